@@ -36,6 +36,8 @@ struct Profile {
     json: Value,
     task_cpus: i32,
     max_tasks: Option<i32>,
+    /// What it takes of the replay's memory.
+    bytes: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -153,7 +155,14 @@ impl Replay {
         self.application.environment = Some(environment);
     }
 
-    pub(super) fn on_resource_profile(&mut self, event: &ResourceProfileAdded) {
+    /// `bytes` are those of the line.
+    pub(super) fn on_resource_profile(&mut self, event: &ResourceProfileAdded, bytes: usize) {
+        // Values of JSON take more than their text.
+        let bytes = 8 * bytes;
+        if self.application.profiles.len() >= super::LIVE || !self.held.take(bytes) {
+            self.drop_one("resource profiles");
+            return;
+        }
         let executor = event.executor.iter().map(|(name, request)| {
             let request = json!({
                 "resourceName": request.name,
@@ -188,13 +197,14 @@ impl Replay {
                 .chain(fits("cores", task_cpus))
                 .min()
         });
-        if self.application.profiles.len() < super::LIVE {
-            let profile = Profile {
-                json,
-                task_cpus: task_cpus as i32,
-                max_tasks: max_tasks.flatten(),
-            };
-            self.application.profiles.insert(event.id, profile);
+        let profile = Profile {
+            json,
+            task_cpus: task_cpus as i32,
+            max_tasks: max_tasks.flatten(),
+            bytes,
+        };
+        if let Some(old) = self.application.profiles.insert(event.id, profile) {
+            self.held.give(old.bytes);
         }
     }
 

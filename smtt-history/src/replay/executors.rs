@@ -15,6 +15,10 @@ use crate::out::Kind;
 
 /// Longest id of an executor, in bytes.
 pub(super) const LONGEST_ID: usize = 256;
+/// The driver's id.
+const DRIVER: &str = "driver";
+/// Bytes of a stage in which an executor is excluded, about.
+const EXCLUDED: usize = 32;
 
 #[derive(Debug, Default)]
 pub(super) struct Executor {
@@ -103,6 +107,11 @@ impl Executor {
         }))
     }
 
+    /// Bytes that it takes of the replay's memory.
+    fn held(&self, id: &str) -> usize {
+        ENTRY + id.len() + self.bytes + EXCLUDED * self.excluded_in.len()
+    }
+
     fn host(&self) -> &str {
         let address = self.host_port.as_deref().unwrap_or_default();
         self.host
@@ -157,7 +166,10 @@ impl Replay {
                 add_time: time,
                 ..Executor::default()
             };
-            self.executors.insert(id.to_owned(), executor);
+            // An executor that was removed under this id makes room for the new one.
+            if let Some(old) = self.executors.insert(id.to_owned(), executor) {
+                self.held.give(old.held(id));
+            }
         }
         self.executors.get_mut(id)
     }
@@ -210,6 +222,43 @@ impl Replay {
         let rdds = std::mem::take(&mut executor.rdds);
         self.out.meta(Kind::Executor, &event.id, &json);
         self.forget_blocks(&event.id, &rdds);
+        self.removed.insert((event.time, event.id.to_string()));
+        self.release_executors();
+    }
+
+    /// Hands removed executors to the tables that nothing changes any more. As in Spark, a stage that began before the
+    /// removal may still raise their peaks.
+    pub(super) fn release_executors(&mut self) {
+        if self.removed.is_empty() || !self.visit(self.stages.len()) {
+            return;
+        }
+        let begun = self.stages.values().map(|it| it.submission.unwrap_or(0));
+        let first = begun.min().unwrap_or(i64::MAX);
+        while let Some((time, _)) = self.removed.first()
+            && *time <= first
+        {
+            let Some((time, id)) = self.removed.pop_first() else {
+                return;
+            };
+            // An executor with the same id may have come since.
+            let is_same =
+                |it: &Executor| !it.is_live && it.removed.as_ref().is_some_and(|it| it.0 == time);
+            if self.executors.get(&id).is_some_and(is_same)
+                && let Some(executor) = self.executors.remove(&id)
+            {
+                self.held.give(executor.held(&id));
+                self.out.meta(Kind::Executor, &id, &executor.json(&id));
+            }
+        }
+    }
+
+    /// A stage in which an executor was excluded is over.
+    pub(super) fn end_exclusion(&mut self, id: &str, stage: i32) {
+        if let Some(executor) = self.executors.get_mut(id)
+            && executor.excluded_in.remove(&stage)
+        {
+            self.held.give(EXCLUDED);
+        }
     }
 
     pub(super) fn on_exclusion(&mut self, event: &Exclusion, is_excluded: bool) {
@@ -219,7 +268,8 @@ impl Replay {
         for (id, executor) in &mut self.executors {
             let is_meant = match (&event.executor, &event.host) {
                 (Some(executor), _) => executor == id,
-                (None, Some(host)) => executor.host() == host,
+                // Spark leaves the driver out.
+                (None, Some(host)) => executor.host() == host && id != DRIVER,
                 (None, None) => false,
             };
             if is_meant && executor.is_live {
@@ -239,7 +289,9 @@ impl Replay {
             (None, Some(host)) => self
                 .executors
                 .iter()
-                .filter(|(_, executor)| executor.is_live && executor.host() == host)
+                .filter(|(id, executor)| {
+                    executor.is_live && executor.host() == host && id.as_str() != DRIVER
+                })
                 .map(|(id, _)| id.clone())
                 .collect(),
             (None, None) => Vec::new(),
@@ -251,8 +303,15 @@ impl Replay {
                     None => self.drop_one("parts of stages and jobs"),
                 }
             }
-            if let Some(executor) = self.live_executor(&id) {
-                executor.excluded_in.insert(stage_id);
+            let executor = self.executors.get_mut(&id);
+            if let Some(executor) = executor.filter(|it| it.is_live)
+                && !executor.excluded_in.contains(&stage_id)
+            {
+                if self.held.take(EXCLUDED) {
+                    executor.excluded_in.insert(stage_id);
+                } else {
+                    self.drop_one("parts of stages and jobs");
+                }
             }
         }
     }

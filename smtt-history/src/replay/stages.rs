@@ -410,9 +410,7 @@ impl Replay {
             }
         });
         for id in excluded {
-            if let Some(executor) = self.executors.get_mut(&id) {
-                executor.excluded_in.remove(&info.id);
-            }
+            self.end_exclusion(&id, info.id);
         }
         if is_over {
             self.remove_stage(key);
@@ -432,5 +430,6 @@ impl Replay {
         for job in stage.jobs {
             self.settle_job(job);
         }
+        self.release_executors();
     }
 }

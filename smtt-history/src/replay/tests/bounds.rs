@@ -221,3 +221,191 @@ fn long_texts_are_cut() {
         [Some(64 << 10); 2]
     );
 }
+
+fn executor_added(id: &str, host: &str) -> String {
+    format!(
+        r#"{{"Event":"SparkListenerExecutorAdded","Timestamp":1000,"Executor ID":"{id}","Executor Info":{{"Host":"{host}","Total Cores":1,"Log Urls":{{"stdout":"http://{host}"}}}}}}"#
+    )
+}
+
+fn executor_removed(id: &str, time: i64) -> String {
+    format!(
+        r#"{{"Event":"SparkListenerExecutorRemoved","Timestamp":{time},"Executor ID":"{id}","Removed Reason":"idle"}}"#
+    )
+}
+
+fn stage_peaks(id: &str, stage: u32, peak: i64) -> String {
+    format!(
+        r#"{{"Event":"SparkListenerStageExecutorMetrics","Executor ID":"{id}","Stage ID":{stage},"Stage Attempt ID":0,"Executor Metrics":{{"JVMHeapMemory":{peak}}}}}"#
+    )
+}
+
+fn node_excluded(host: &str, stage: Option<u32>) -> String {
+    let (event, of) = match stage {
+        Some(id) => (
+            "NodeExcludedForStage",
+            format!(r#","stageId":{id},"stageAttemptId":0"#),
+        ),
+        None => ("NodeExcluded", String::new()),
+    };
+    format!(
+        r#"{{"Event":"SparkListener{event}","time":1,"hostId":"{host}","executorFailures":1{of}}}"#
+    )
+}
+
+fn take(replay: &mut Replay, lines: &[String]) {
+    for line in lines {
+        replay.line(line.as_bytes()).expect("is taken");
+    }
+}
+
+#[test]
+fn removed_executors_give_their_memory_back() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut replay = replay_with(folder.path(), 1 << 20);
+    for round in 0..2000 {
+        let id = round.to_string();
+        take(
+            &mut replay,
+            &[executor_added(&id, "h"), executor_removed(&id, 2000)],
+        );
+    }
+    // One id again and again, while a stage lives that began before.
+    take(&mut replay, &[job(1, &[0]), submitted(0)]);
+    let before = replay.held.bytes;
+    for _ in 0..2000 {
+        take(
+            &mut replay,
+            &[executor_added("x", "h"), executor_removed("x", 3000)],
+        );
+    }
+    assert!(replay.dropped.is_empty(), "{:?}", replay.dropped);
+    assert_eq!(replay.executors.len(), 1);
+    assert!(replay.held.bytes > before);
+    take(&mut replay, &[completed(0), job_end(1)]);
+    assert_eq!(
+        (
+            replay.held.bytes,
+            replay.executors.len(),
+            replay.removed.len()
+        ),
+        (0, 0, 0)
+    );
+    assert!(replay.dropped.is_empty(), "{:?}", replay.dropped);
+}
+
+#[test]
+fn a_stage_that_began_before_raises_the_peaks_of_a_removed_executor() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let lines = [
+        START.to_owned(),
+        executor_added("1", "h"),
+        executor_added("2", "h"),
+        executor_removed("2", 1500),
+        submitted(0),
+        executor_removed("1", 2500),
+        stage_peaks("1", 0, 7),
+        stage_peaks("2", 0, 8),
+        completed(0),
+        stage_peaks("1", 0, 9),
+    ];
+    let done = import_lines(folder.path(), &lines).expect("imports");
+    let app = App::open(&done.folder).expect("opens");
+    let (first, second) = (
+        document(&app, Kind::Executor, "1"),
+        document(&app, Kind::Executor, "2"),
+    );
+    assert_eq!(first["peakMemoryMetrics"]["JVMHeapMemory"], 7, "{first}");
+    assert_ne!(second["peakMemoryMetrics"]["JVMHeapMemory"], 8, "{second}");
+    for json in [first, second] {
+        assert_eq!(json["isActive"], false, "{json}");
+        assert_eq!(json["removeReason"], "idle", "{json}");
+        assert_eq!(json["executorLogs"]["stdout"], "http://h", "{json}");
+    }
+}
+
+#[test]
+fn exclusions_for_stages_have_a_bound_and_give_their_memory_back() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut replay = replay_with(folder.path(), 1 << 20);
+    for id in 0..100 {
+        take(&mut replay, &[executor_added(&id.to_string(), "h")]);
+    }
+    take(&mut replay, &[submitted(0)]);
+    let described = replay.stages[&(0, 0)].executors.len();
+    let before = replay.held.bytes;
+    take(&mut replay, &[node_excluded("h", Some(0))]);
+    assert_eq!(
+        (described, replay.stages[&(0, 0)].executors.len()),
+        (0, 100)
+    );
+    assert!(replay.held.bytes >= before + 100 * 32);
+    take(&mut replay, &[completed(0)]);
+    assert!(replay.held.bytes < before, "{}", replay.held.bytes);
+    for stage in 1..1000 {
+        take(&mut replay, &[node_excluded("h", Some(stage))]);
+    }
+    let all = replay.executors.values().map(|it| it.excluded_in.len());
+    let all: usize = all.sum();
+    assert!((10_000..(1 << 20) / 32).contains(&all), "{all}");
+    assert_eq!(
+        replay.dropped["parts of stages and jobs"],
+        999 * 100 - all as u64
+    );
+    assert!(replay.held.bytes <= 1 << 20);
+}
+
+#[test]
+fn the_exclusion_of_a_node_leaves_its_driver_out() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut replay = replay_with(folder.path(), 1 << 20);
+    let all = ["driver", "1"].map(|id| executor_added(id, "h"));
+    take(&mut replay, &all);
+    let lines = [
+        submitted(0),
+        node_excluded("h", None),
+        node_excluded("h", Some(0)),
+    ];
+    take(&mut replay, &lines);
+    for (id, is_excluded) in [("driver", false), ("1", true)] {
+        let json = replay.executors[id].json(id);
+        assert_eq!(json["isExcluded"], is_excluded, "{json}");
+        let stages = json["excludedInStages"].as_array().map(Vec::len);
+        assert_eq!(stages, Some(usize::from(is_excluded)), "{json}");
+        let of_stage = &replay.stages[&(0, 0)].executors;
+        assert_eq!(of_stage.contains_key(id), is_excluded);
+    }
+    // An exclusion of the driver itself is taken.
+    let own = node_excluded("h", None)
+        .replace("NodeExcluded", "ExecutorExcluded")
+        .replace(r#""hostId":"h""#, r#""executorId":"driver""#);
+    take(&mut replay, &[own]);
+    assert_eq!(
+        replay.executors["driver"].json("driver")["isExcluded"],
+        true
+    );
+}
+
+#[test]
+fn resource_profiles_have_a_bound() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let profile = |id: u32| {
+        format!(
+            r#"{{"Event":"SparkListenerResourceProfileAdded","Resource Profile Id":{id},"Executor Resource Requests":{{"cores":{{"Resource Name":"cores","Amount":1,"Discovery Script":"{}"}}}},"Task Resource Requests":{{}}}}"#,
+            "d".repeat(10_000)
+        )
+    };
+    let mut replay = replay_with(folder.path(), 1 << 20);
+    for id in 0..100 {
+        take(&mut replay, &[profile(id)]);
+    }
+    let dropped = replay.dropped["resource profiles"];
+    assert!((80..95).contains(&dropped), "{dropped}");
+    assert!(replay.held.bytes <= 1 << 20);
+    // Another one under the same id takes the place of the first.
+    let mut replay = replay_with(folder.path(), 1 << 20);
+    for _ in 0..100 {
+        take(&mut replay, &[profile(1)]);
+    }
+    assert!(replay.dropped.is_empty(), "{:?}", replay.dropped);
+}
