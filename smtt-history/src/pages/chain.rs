@@ -14,8 +14,10 @@ use crate::out::Kind;
 
 /// RDDs of the picture: those that were made last. The table has all.
 const DRAWN: usize = 80;
-/// Stages that are searched for the RDDs that a stage reads.
+/// Stages that are searched for the RDDs that a stage reads; attempts of each; bytes of their documents.
 const STAGES: usize = 50;
+const ATTEMPTS: i64 = 20;
+const BYTES: usize = 64 << 20;
 /// Characters of a line in a box.
 const LINE: usize = 25;
 /// Sizes in pixels: a box, and the room between boxes.
@@ -98,7 +100,7 @@ impl Chain {
         if outside.is_empty() || chain.left_out > 0 {
             return Some(chain);
         }
-        let mut found = others(asked, &json);
+        let mut found = others(&json, |id| asked.app.one(Kind::StageRdds, id));
         for id in outside {
             let (stage, rdd) = found
                 .remove(&id)
@@ -114,13 +116,24 @@ impl Chain {
     }
 }
 
-/// RDDs of the stages before, by their ids, with the newest attempt of their stage.
-fn others(asked: &Asked<'_>, json: &Value) -> BTreeMap<i64, ((i64, i64), Rdd)> {
+/// RDDs of the stages before, by their ids, with the newest attempt of their stage. `document` has the text of one.
+fn others<'a>(
+    json: &Value,
+    mut document: impl FnMut(&str) -> Option<&'a str>,
+) -> BTreeMap<i64, ((i64, i64), Rdd)> {
     let stages = json["parentStageIds"].as_array().into_iter().flatten();
-    let mut found = BTreeMap::new();
-    for stage in stages.filter_map(Value::as_i64).take(STAGES) {
-        for attempt in 0.. {
-            let Some(json) = document(asked, &format!("{stage}.{attempt}")) else {
+    let stages: BTreeSet<i64> = stages.filter_map(Value::as_i64).collect();
+    let (mut found, mut left) = (BTreeMap::new(), BYTES);
+    for stage in stages.into_iter().take(STAGES) {
+        for attempt in 0..ATTEMPTS {
+            let Some(text) = document(&format!("{stage}.{attempt}")) else {
+                break;
+            };
+            let Some(rest) = left.checked_sub(text.len()) else {
+                return found;
+            };
+            left = rest;
+            let Ok(json) = serde_json::from_str(text) else {
                 break;
             };
             found.extend(rdds(&json).map(|(id, rdd)| (id, ((stage, attempt), rdd))));

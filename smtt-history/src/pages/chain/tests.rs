@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::tests::{HOSTILE, Site, log};
-use super::{Chain, Rdd, places};
+use super::{ATTEMPTS, BYTES, Chain, Rdd, STAGES, others, places};
 
 /// A log whose stage 0 has RDDs: id, parents, whether it is stored.
 fn with(rdds: &[(i64, &[i64], bool)], stages: &str) -> String {
@@ -94,6 +94,37 @@ async fn circles_and_crowds_have_an_end() {
         "{}",
         &text[text.len() - 4000..]
     );
+}
+
+#[test]
+fn each_document_of_the_stages_before_is_read_once_and_all_are_bounded() {
+    let asked = |stages: &[i64], has: &dyn Fn(&str) -> bool, text: &str| {
+        let mut asked: Vec<String> = Vec::new();
+        let found = others(&json!({"parentStageIds": stages}), |id| {
+            asked.push(id.to_owned());
+            has(id).then_some(text)
+        });
+        (asked, found.len())
+    };
+    let small = r#"{"rdds":[{"id":1}]}"#;
+    // One stage fifty times, then another one.
+    let mut same = vec![7; 50];
+    same.push(8);
+    let (ids, found) = asked(&same, &|id| id == "7.0" || id == "8.0", small);
+    assert_eq!(
+        (ids, found),
+        (["7.0", "7.1", "8.0", "8.1"].map(str::to_owned).to_vec(), 1)
+    );
+    // No end of attempts, and of stages.
+    let (ids, _) = asked(&[7], &|_| true, small);
+    assert_eq!(ids.len(), ATTEMPTS as usize);
+    let many: Vec<i64> = (0..1000).collect();
+    let (ids, _) = asked(&many, &|_| true, small);
+    assert_eq!(ids.len(), STAGES * ATTEMPTS as usize);
+    // The fifth document is beyond the bytes.
+    let large = format!("{small}{}", " ".repeat(BYTES / 4 - small.len()));
+    let (ids, found) = asked(&[7], &|_| true, &large);
+    assert_eq!((ids.len(), found), (5, 1));
 }
 
 #[test]
