@@ -320,9 +320,16 @@ impl App {
     /// A table of the application, as [`App::tasks`].
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When it cannot be opened, or the folder has the tables of another import: their rows are not those of the documents
+    /// here.
     pub fn table(&self, table: &Table) -> Result<Reader, ParquetError> {
-        Reader::open(&place::table(&self.folder, table.name), table.name)
+        let opened = Reader::open(&place::table(&self.folder, table.name), table.name)?;
+        // After the open: what is replaced now leaves this reader its file.
+        if state(&self.folder) != Some(self.state) {
+            let what = "the tables were replaced while they were read, ask again";
+            return Err(ParquetError::General(what.to_owned()));
+        }
+        Ok(opened)
     }
 
     /// Rows of a stage attempt's tasks.

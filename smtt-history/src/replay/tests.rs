@@ -416,3 +416,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn tables_of_another_import_are_not_read() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let lines = |stage: u32| {
+        let (start, end) = (task_start(stage, 1), task_end(stage, 1, 5));
+        [START.to_owned(), submitted(stage), start, end]
+    };
+    let done = import_lines(folder.path(), &lines(0)).expect("imports");
+    let app = App::open(&done.folder).expect("opens");
+    let held = app.tasks().expect("opens");
+    import_lines(folder.path(), &lines(1)).expect("imports");
+    // What is open stays; what is opened now would have tasks of another stage.
+    assert_eq!(held.numbers("stage_id", &[0..1]).expect("reads"), [Some(0)]);
+    let error = app.tasks().err().expect("is refused").to_string();
+    assert!(error.contains("ask again"), "{error}");
+    assert!(!app.is_current());
+    let app = App::open(&done.folder).expect("opens");
+    let tasks = app.tasks().expect("opens");
+    assert_eq!(
+        tasks.numbers("stage_id", &[0..1]).expect("reads"),
+        [Some(1)]
+    );
+}
