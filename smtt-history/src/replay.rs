@@ -181,7 +181,7 @@ impl Replay {
             "DriverAccumUpdates" => {
                 self.sql.on_driver_updates(parse(line)?, &mut self.dropped);
             }
-            "SQLExecutionEnd" => self.sql.on_end(parse(line)?),
+            "SQLExecutionEnd" => self.sql.on_end(parse(line)?, &mut self.dropped),
             _ => {}
         }
         Ok(())
@@ -209,7 +209,8 @@ impl Replay {
         for (id, rdd) in std::mem::take(&mut self.rdds) {
             self.out.meta(Kind::Rdd, &id.to_string(), &rdd.json(id));
         }
-        self.sql.finish(&mut self.out, modified_ms);
+        self.sql
+            .finish(&mut self.out, modified_ms, &mut self.dropped);
         self.finish_application(modified_ms);
         Ok(())
     }

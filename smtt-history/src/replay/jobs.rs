@@ -152,7 +152,8 @@ impl Replay {
 
     pub(super) fn on_job_end(&mut self, event: &JobEnd<'_>) {
         let has_succeeded = &*event.result.result == "JobSucceeded";
-        self.sql.on_job_end(event.id, has_succeeded);
+        self.sql
+            .on_job_end(event.id, has_succeeded, &mut self.dropped);
         let Some(mut job) = self.jobs.remove(&event.id) else {
             return;
         };

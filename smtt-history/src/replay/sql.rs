@@ -9,7 +9,7 @@ use super::plan::Graph;
 use super::scala;
 use super::tasks::End;
 use super::units::Values;
-use super::{ENTRY, Held, LIVE, SQL_HELD};
+use super::{ENTRY, Held, LIVE, SQL_HELD, VISITS};
 use crate::event::sql::{
     AdaptiveMetrics, AdaptiveUpdate, DriverUpdates, ExecutionEnd, ExecutionStart,
 };
@@ -33,6 +33,9 @@ pub(super) struct Sql {
     jobs: HashMap<i32, i64>,
     stages: HashMap<i32, StageMetrics>,
     pub held: Held,
+    /// Values and stages that were visited, and how many may be.
+    pub visits: u64,
+    pub most_visits: u64,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +95,7 @@ impl Sql {
     pub(super) fn new() -> Self {
         let mut sql = Self::default();
         sql.held.most = SQL_HELD;
+        sql.most_visits = VISITS;
         sql
     }
 
@@ -242,34 +246,64 @@ impl Sql {
         }
     }
 
-    pub(super) fn on_job_end(&mut self, job: i32, has_succeeded: bool) {
+    pub(super) fn on_job_end(&mut self, job: i32, has_succeeded: bool, dropped: &mut Dropped) {
         if let Some(id) = self.jobs.remove(&job)
             && let Some(execution) = self.executions.get_mut(&id)
         {
             execution.jobs.insert(job, Some(has_succeeded));
             execution.ends += 1;
-            self.settle(id);
+            self.settle(id, dropped);
         }
     }
 
-    pub(super) fn on_end(&mut self, event: ExecutionEnd) {
+    pub(super) fn on_end(&mut self, event: ExecutionEnd, dropped: &mut Dropped) {
         if !self.live.contains(&event.id) {
             return;
         }
-        let values = self.executions.get(&event.id).map(|it| self.sum(it));
-        if let Some(execution) = self.executions.get_mut(&event.id) {
-            execution.values = values;
+        if let Some(mut execution) = self.executions.remove(&event.id) {
+            execution.values = Some(self.values(&execution, dropped));
             execution.completion = Some(event.time);
             execution.error = event
                 .error
                 .map(|error| cut(&error, LONGEST_TEXT).to_owned());
             execution.ends += 1;
+            self.executions.insert(event.id, execution);
         }
-        self.settle(event.id);
+        self.settle(event.id, dropped);
+    }
+
+    /// Whether a search may visit so many entries. Where one may not, no later one may.
+    fn visit(&mut self, entries: usize, dropped: &mut Dropped) -> bool {
+        self.visits = self.visits.saturating_add(entries as u64);
+        let may = self.visits <= self.most_visits;
+        if !may {
+            *dropped.entry("searches").or_default() += 1;
+        }
+        may
+    }
+
+    /// Values of an execution's metrics; none where too many were visited already.
+    fn values(&mut self, execution: &Execution, dropped: &mut Dropped) -> HashMap<i64, String> {
+        let entries = if self.visits > self.most_visits {
+            0
+        } else {
+            let stages = execution.stage_order.iter();
+            let of_stages = stages.filter_map(|id| self.stages.get(id)).map(|stage| {
+                let values: usize = stage.values.values().map(HashMap::len).sum();
+                values + stage.values.len() + stage.largest.len()
+            });
+            let values: usize = of_stages.sum();
+            values + execution.stage_order.len() + execution.driver.len()
+        };
+        if self.visit(entries, dropped) {
+            self.sum(execution)
+        } else {
+            HashMap::new()
+        }
     }
 
     /// Forgets what only a live execution needs.
-    fn settle(&mut self, id: i64) {
+    fn settle(&mut self, id: i64, dropped: &mut Dropped) {
         let Some(execution) = self.executions.get_mut(&id) else {
             return;
         };
@@ -280,7 +314,11 @@ impl Sql {
             return;
         }
         // Stages that another live execution has too keep their metrics.
+        let pairs = execution.stages.len().saturating_mul(self.live.len());
         let stages = execution.stages.clone();
+        if !self.visit(pairs, dropped) {
+            return;
+        }
         for stage in stages {
             let is_shared = self.live.iter().any(|other| {
                 *other != id
@@ -335,11 +373,11 @@ impl Sql {
     }
 
     /// Hands all executions to the tables.
-    pub(super) fn finish(&mut self, out: &mut Out, modified_ms: i64) {
-        for (id, execution) in &self.executions {
+    pub(super) fn finish(&mut self, out: &mut Out, modified_ms: i64, dropped: &mut Dropped) {
+        for (id, execution) in &std::mem::take(&mut self.executions) {
             let values = match &execution.values {
                 Some(values) => values,
-                None => &self.sum(execution),
+                None => &self.values(execution, dropped),
             };
             let json = execution.json(*id, values, modified_ms);
             out.meta(Kind::Sql, &id.to_string(), &json);

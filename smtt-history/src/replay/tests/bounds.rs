@@ -205,6 +205,52 @@ fn sql_executions_have_a_bound() {
 }
 
 #[test]
+fn values_of_sql_executions_are_visited_to_a_bound() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut replay = replay_with(folder.path(), 64 << 20);
+    let sql = |event: &str, rest: &str| {
+        format!(
+            r#"{{"Event":"org.apache.spark.sql.execution.ui.SparkListener{event}","executionId":{rest}}}"#
+        )
+    };
+    let updates = vec!["[5,1]"; 400].join(",");
+    for id in 0..3 {
+        let plan = r#"{"nodeName":"Scan","metrics":[{"name":"rows","accumulatorId":5,"metricType":"sum"}]}"#;
+        let start = format!(r#"{id},"description":"d","sparkPlanInfo":{plan},"time":1"#);
+        let updates = format!(r#"{id},"accumUpdates":[{updates}]"#);
+        take(
+            &mut replay,
+            &[
+                sql("SQLExecutionStart", &start),
+                sql("DriverAccumUpdates", &updates),
+            ],
+        );
+    }
+    replay.sql.most_visits = 1000;
+    take(&mut replay, &[sql("SQLExecutionEnd", r#"0,"time":2"#)]);
+    assert_eq!((replay.sql.visits, replay.dropped.len()), (400, 0));
+    replay.finish(9).expect("finishes");
+    assert_eq!(replay.dropped["searches"], 1);
+    // Stages of an execution, each with all live executions.
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut replay = replay_with(folder.path(), 64 << 20);
+    for id in 0..20 {
+        let stages: Vec<u32> = (0..10).map(|stage| 10 * id + stage).collect();
+        let own = format!(r#""Properties":{{"spark.sql.execution.id":"{id}"}}"#);
+        take(
+            &mut replay,
+            &[job(id, &stages).replace(r#""Properties":{}"#, &own)],
+        );
+    }
+    replay.sql.most_visits = 1000;
+    for id in 0..20 {
+        let end = format!(r#"{id},"time":2"#);
+        take(&mut replay, &[sql("SQLExecutionEnd", &end), job_end(id)]);
+    }
+    assert!(replay.dropped["searches"] >= 15, "{:?}", replay.dropped);
+}
+
+#[test]
 fn long_texts_are_cut() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let long = "ä".repeat(1 << 20);
