@@ -113,7 +113,7 @@ pub struct Thread {
     pub heap: crate::context::Range,
     /// Pages of the Java heap that the thread touched first, and other pages. Only the thread itself writes them.
     pub touched: [u64; 2],
-    /// Page of the fault that began last, with [`FIRST_TOUCH`] and where it was a write [`FIRST_WRITE`]; zero where the
+    /// Page of the fault that began last, with [`FIRST_TOUCH`] and what else is true of it; zero where the
     /// page was there.
     pub first_touch: u64,
 }
@@ -122,6 +122,8 @@ pub struct Thread {
 pub const FIRST_TOUCH: u64 = 1;
 /// Bit of [`Thread::first_touch`]: the access was a write.
 pub const FIRST_WRITE: u64 = 2;
+/// Bit of [`Thread::first_touch`]: the page was counted as native memory.
+pub const FIRST_NATIVE: u64 = 4;
 
 impl Thread {
     /// Index of the place in `pending` that is in use after this number of `changes`.

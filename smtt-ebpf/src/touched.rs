@@ -12,7 +12,7 @@ use smtt_common::{
         fault::ACCESS_WRITE,
         used::{TOUCHED_EITHER_BYTES, TOUCHED_HEAP_BYTES, TOUCHED_NATIVE_BYTES},
     },
-    settings::{FIRST_TOUCH, FIRST_WRITE, Thread},
+    settings::{FIRST_NATIVE, FIRST_TOUCH, FIRST_WRITE, Thread},
 };
 
 use crate::maps::{THREADS, TOUCHES_SINCE, setting};
@@ -41,8 +41,15 @@ pub fn fault(thread: *mut Thread, address: u64, access: u32, fresh: bool) {
         } else {
             0
         };
-        (*thread).first_touch = address & !(PAGE - 1) | FIRST_TOUCH | write;
-        *count(thread, address) += 1;
+        let heap = (*thread).heap;
+        let part = if address.wrapping_sub(heap.start) < heap.bytes {
+            0
+        } else {
+            FIRST_NATIVE
+        };
+        let first = address & !(PAGE - 1) | FIRST_TOUCH | write | part;
+        (*thread).first_touch = first;
+        *count(thread, first) += 1;
     }
 }
 
@@ -83,18 +90,15 @@ pub fn large_page(thread: *mut Thread, fault: u64) {
     }
 }
 
-/// The count of the part of memory that the address is in.
+/// The count of the part of memory in which the page was touched, which [`fault`] decides: the heap may be told meanwhile.
 #[inline(always)]
-unsafe fn count(thread: *mut Thread, address: u64) -> *mut u64 {
-    unsafe {
-        let heap = (*thread).heap;
-        let part = if address.wrapping_sub(heap.start) < heap.bytes {
-            HEAP
-        } else {
-            NATIVE
-        };
-        &raw mut (*thread).touched[part]
-    }
+unsafe fn count(thread: *mut Thread, first: u64) -> *mut u64 {
+    let part = if first & FIRST_NATIVE == 0 {
+        HEAP
+    } else {
+        NATIVE
+    };
+    unsafe { &raw mut (*thread).touched[part] }
 }
 
 /// Writes the accounts of first touches of a thread to `place`; returns a bit for each that there is. There is none where

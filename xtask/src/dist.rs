@@ -95,8 +95,12 @@ pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
     let log = |name: &str| paths.target.join("log").join(format!("dist-{name}.log"));
     let mut build = cargo();
     build.args(["build", "--locked", "--bins", "--profile", &plan.profile]);
-    for program in PROGRAMS {
-        build.args(["--package", program]);
+    if plan.is_final() {
+        build.args(PROGRAMS.map(|program| format!("--package={program}")));
+    } else {
+        // The build of `cargo xtask test`, whose features of shared dependencies are others: tests that run meanwhile
+        // keep their programs.
+        build.args(["--workspace", "--tests"]);
     }
     build.current_dir(&paths.root);
     steps.always(
@@ -105,11 +109,14 @@ pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
         |step| step.run(&mut build, BUILD_LIMIT),
     )?;
     let manual = paths.target.join("manual");
-    let mut write = cargo();
-    write
-        .args(["run", "--locked", "--package", "smtt-manual", "--"])
-        .arg(&manual)
-        .current_dir(&paths.root);
+    let mut write = if plan.is_final() {
+        let mut write = cargo();
+        write.args(["run", "--locked", "--package", "smtt-manual", "--"]);
+        write
+    } else {
+        Command::new(plan.built(paths).join("smtt-manual"))
+    };
+    write.arg(&manual).current_dir(&paths.root);
     steps.always("man pages and completions", log("manual"), |step| {
         fresh(&manual)?;
         step.run(&mut write, BUILD_LIMIT)

@@ -44,9 +44,6 @@ enum Task {
         /// Only this machine.
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(vm::names()))]
         machine: Option<String>,
-        /// Build the tests and prepare the machines, but do not boot them.
-        #[arg(long)]
-        only_build: bool,
     },
     /// Measure what tracing costs, against its targets.
     Bench {
@@ -122,10 +119,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         Task::Demo { spark, python } => demo::demo(&paths, spark, *python),
         Task::Test { stages } => stages::test(&paths, stages),
-        Task::Vm {
-            machine,
-            only_build,
-        } => vm::test(&paths, machine.as_deref(), *only_build),
+        Task::Vm { machine } => vm::test(&paths, machine.as_deref()),
         Task::Bench { names } => bench::bench(&paths, names),
         Task::Experiment {
             scale,

@@ -44,6 +44,16 @@ pub fn cargo() -> Command {
     cargo
 }
 
+/// As [`cargo`], with `more` added to the nice value.
+#[must_use]
+pub fn nice_cargo(more: u8) -> Command {
+    let mut cargo = Command::new("nice");
+    cargo
+        .args(["-n", &more.to_string(), "cargo"])
+        .env("SMTT_EBPF_REQUIRED", "1");
+    cargo
+}
+
 /// Fails when the user pressed Ctrl-C.
 ///
 /// # Errors

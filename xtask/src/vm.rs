@@ -75,11 +75,10 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// Runs the tests in all emulated machines or in the named one, one after the other (emulation needs all processors).
-/// With `only_build` everything is prepared, and nothing runs.
 ///
 /// # Errors
 /// When a machine cannot be prepared or does not boot, or a required feature is broken.
-pub fn test(paths: &Paths, name: Option<&str>, only_build: bool) -> Result<()> {
+pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
     setup::for_machines(paths)?;
     let mut total = matrix::Totals::default();
     let mut times = Vec::new();
@@ -100,21 +99,14 @@ pub fn test(paths: &Paths, name: Option<&str>, only_build: bool) -> Result<()> {
             .transpose()?;
         timed("disk", since);
 
-        if !only_build {
-            let since = Instant::now();
-            let content = Content { tests, disk };
-            total.add(&run(paths, guest, &prepared, content)?);
-            timed("boot and test", since);
-        }
+        let since = Instant::now();
+        let content = Content { tests, disk };
+        total.add(&run(paths, guest, &prepared, content)?);
+        timed("boot and test", since);
     }
     println!();
     for (guest, stage, time) in &times {
         println!("{guest:<10} {stage:<16} {:>6.1} s", time.as_secs_f64());
-    }
-    if only_build {
-        let all: Duration = times.iter().map(|(.., time)| *time).sum();
-        println!("\nbuilt in {:.0} s", all.as_secs_f64());
-        return Ok(());
     }
     // In the form of cargo's own result lines, so that `cargo xtask test` sums them up too.
     println!("\n{total}");

@@ -75,10 +75,17 @@ pub struct KernelTests {
 pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let architecture = guest.processor.debian();
     // One build for all programs: the features of shared dependencies depend on the chosen packages, and another choice
-    // would build them again.
+    // would build them again. Those of this machine's processor are built already, for the tests on this machine.
     let mut command = cross::build(paths, guest.processor)?;
-    command.args(["--message-format=json", "--package", "smtt-tests"]);
-    command.args(["--package", "smtt-daemon", "--package", "smtt-ctl"]);
+    command.arg("--message-format=json");
+    match guest.processor {
+        Processor::X86 => command.arg("--workspace"),
+        Processor::Riscv => command.args([
+            "--package=smtt-tests",
+            "--package=smtt-daemon",
+            "--package=smtt-ctl",
+        ]),
+    };
     let mut files = Vec::new();
     let library = cross::marker_library(paths, guest.processor)?;
     let chosen = match guest.processor {
