@@ -29,7 +29,7 @@ use table::{Kind, METRICS, Metric};
 
 use crate::shared::Shared;
 
-pub use keys::KeyLimits;
+pub use crate::shared::{KeyLimits, MetricsSettings};
 pub use labels::Names;
 
 /// Content type of OpenMetrics.
@@ -86,30 +86,6 @@ pub struct Family {
     pub metric: &'static Metric,
     /// Its samples.
     pub samples: Vec<Sample>,
-}
-
-/// Settings of the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetricsSettings {
-    /// Limits of the keys of RDDs.
-    pub keys: KeyLimits,
-    /// Longest time between two scrapes of one scraper: new counters show 0 for this long.
-    pub scrape_interval: Duration,
-}
-
-impl MetricsSettings {
-    /// So many keys, for one application too, whose counters show their values at once.
-    #[must_use]
-    pub const fn at_once(keys: usize) -> Self {
-        let keys = KeyLimits {
-            all: keys,
-            per_application: keys,
-        };
-        Self {
-            keys,
-            scrape_interval: Duration::ZERO,
-        }
-    }
 }
 
 /// Who reads an answer.

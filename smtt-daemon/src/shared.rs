@@ -5,10 +5,10 @@ use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCo
 use smtt_model::state::{Executor, Limits, State};
 use smtt_model::verdict::{Verdict, VerdictState};
 
+use crate::answered::Answered;
 use crate::discover::SlotFile;
 use crate::helpers::Places;
 use crate::history::Condition;
-use crate::metrics::{Exporter, MetricsSettings};
 use crate::recorder::counts::Ledger as TraceLedger;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -26,7 +26,6 @@ use smtt_model::rows::{ApplicationKey, PageWalksShown, Summary};
 use crate::postmortem::keeper::Keeper;
 use crate::progress::{LONG, Progress};
 use crate::recorder::follow::Followers;
-use crate::server::answered::Answered;
 use crate::timed_reads::TimedReads;
 
 /// How long `status` waits for the state.
@@ -41,6 +40,39 @@ const COMMAND_LINES_WAIT: Duration = Duration::from_secs(1);
 
 /// Checks of the machine that need no running daemon.
 pub type Doctor = fn() -> Vec<MachineCheck>;
+
+/// Limits of the keys under which the metrics count RDDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Keys of all applications together, shared max-min fairly among users, then among applications.
+    pub all: usize,
+    /// Keys of one application.
+    pub per_application: usize,
+}
+
+/// Settings of the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Limits of the keys of RDDs.
+    pub keys: KeyLimits,
+    /// Longest time between two scrapes of one scraper: new counters show 0 for this long.
+    pub scrape_interval: Duration,
+}
+
+impl MetricsSettings {
+    /// So many keys, for one application too, whose counters show their values at once.
+    #[must_use]
+    pub const fn at_once(keys: usize) -> Self {
+        let keys = KeyLimits {
+            all: keys,
+            per_application: keys,
+        };
+        Self {
+            keys,
+            scrape_interval: Duration::ZERO,
+        }
+    }
+}
 
 /// What is fixed when the daemon starts.
 #[derive(Clone, Debug)]
@@ -67,7 +99,6 @@ pub struct Shared {
     /// Verdict of DAMON, where it is configured.
     hotness: Mutex<Option<Verdict>>,
     ledger: Mutex<(LedgerInputs, LedgerInputs)>,
-    exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
     trace: OnceLock<Arc<TraceLedger>>,
     keeper: OnceLock<Arc<Keeper>>,
@@ -96,7 +127,6 @@ impl Shared {
     #[must_use]
     pub fn new(info: DaemonInfo, limits: Limits) -> Self {
         Self {
-            exporter: Exporter::new(info.metrics),
             info,
             started: Instant::now(),
             state: Mutex::new(State::new(limits)),
@@ -179,12 +209,6 @@ impl Shared {
     #[must_use]
     pub const fn progress(&self) -> &Arc<Progress> {
         &self.progress
-    }
-
-    /// The exporter of metrics.
-    #[must_use]
-    pub const fn exporter(&self) -> &Exporter {
-        &self.exporter
     }
 
     /// Sets the probes' verdicts. Without an attached `fault` probe page faults become "not measured".

@@ -15,6 +15,7 @@ use smtt_model::decode::RddDescribed;
 use smtt_model::rows::reads_by_rdd;
 use smtt_model::state::{Executor, Meaning, MemoryHeld, Peak, State};
 
+use super::KeyLimits;
 use super::counted::{COUNTS, Counter, Counts};
 use super::labels::cut;
 use super::shares::max_min;
@@ -279,15 +280,6 @@ struct Seen {
     waiting: HashMap<RddKey, u64>,
     /// All that was added to keys.
     counted: Counts,
-}
-
-/// Limits of the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyLimits {
-    /// Keys of all applications together, shared max-min fairly among users, then among applications.
-    pub all: usize,
-    /// Keys of one application.
-    pub per_application: usize,
 }
 
 /// All keys.

@@ -20,19 +20,19 @@ use smtt_model::state::State;
 use smtt_web::connections::Endless;
 use smtt_web::guard::{add_headers, admit};
 
-use super::Web;
-use super::advice::advice;
 use super::answered::remember;
 use super::deaths::{death, deaths};
 use super::heavy::Turns;
 use super::lines::Lines;
-use super::parts::{self, SMALL, Size};
 use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
 use super::summaries::{ended_tasks, summaries, work};
-use crate::metrics::{Format, Names, Reader};
+use super::{Sources, Web};
+use crate::advice::advice;
+use crate::metrics::{Exporter, Format, Names, Reader};
+use crate::parts::{self, SMALL, Size};
 use crate::progress::UNHEALTHY;
 use crate::shared::Shared;
 
@@ -40,6 +40,7 @@ use crate::shared::Shared;
 #[derive(Clone)]
 pub struct Service {
     shared: Arc<Shared>,
+    exporter: Arc<Exporter>,
     turns: Turns,
     scrapes: Scrapes,
     /// Who may read its metrics, and whether they show names.
@@ -47,10 +48,12 @@ pub struct Service {
 }
 
 impl Service {
-    fn new(shared: Arc<Shared>, web: impl Into<Web>) -> Self {
+    fn new(sources: Sources, web: impl Into<Web>) -> Self {
+        let Sources { shared, exporter } = sources;
         Self {
             turns: Turns::new(shared.making()),
             shared,
+            exporter,
             scrapes: Scrapes::default(),
             web: web.into(),
         }
@@ -60,13 +63,13 @@ impl Service {
 type Held = Extract<Service>;
 
 /// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
-pub fn control_router(shared: Arc<Shared>) -> Router {
-    listings(&shared)
+pub fn control_router(sources: Sources) -> Router {
+    listings(&sources.shared)
         .route("/v1/doctor", get(doctor))
         .route("/v1/trace/follow", get(follow_route))
-        .with_state(Service::new(Arc::clone(&shared), Names::Shown))
+        .with_state(Service::new(sources.clone(), Names::Shown))
         .merge(web_router(
-            shared,
+            sources,
             Web {
                 reader: Reader::Person,
                 ..Web::from(Names::Shown)
@@ -190,9 +193,9 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
 }
 
 /// The routes of the metrics port, whose metrics show names or hide them.
-pub fn web_router(shared: Arc<Shared>, web: impl Into<Web>) -> Router {
-    let path = shared.info().telemetry_path.clone();
-    let service = Service::new(shared, web);
+pub fn web_router(sources: Sources, web: impl Into<Web>) -> Router {
+    let path = sources.shared.info().telemetry_path.clone();
+    let service = Service::new(sources, web);
     let mut router = Router::new()
         .route("/", get(landing))
         .route(&path, get(metrics));
@@ -487,11 +490,13 @@ async fn metrics(Extract(service): Held, headers: HeaderMap) -> Response {
     let format = Format::accepted(accept.and_then(|value| value.to_str().ok()).unwrap_or(""));
     let Service {
         shared,
+        exporter,
         scrapes,
         web,
         ..
-    } = &service;
-    match scrapes.answer(shared, format, web.names, web.reader).await {
+    } = service;
+    let scrape = move || exporter.scrape(&shared, format, web.names, web.reader);
+    match scrapes.answer(format, web.names, web.reader, scrape).await {
         Ok(pieces) => {
             let content_type = [(header::CONTENT_TYPE, format.content_type())];
             (content_type, Body::new(pieces)).into_response()

@@ -58,7 +58,7 @@ fn with_limits(shared: Arc<Shared>, limits: connections::Limits, ask: impl FnOnc
             address
                 .send(web.local_addr().expect("an address"))
                 .expect("awaited");
-            let router = web_router(shared, Names::Hidden);
+            let router = web_router(shared.into(), Names::Hidden);
             let until = async {
                 let _ = stopped.await;
             };
