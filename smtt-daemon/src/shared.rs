@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use smtt_machine::surroundings;
+use smtt_machine::{proc, surroundings};
 use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::ledger::trace::TraceStatus;
 use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
@@ -381,16 +381,10 @@ impl Shared {
     /// CPU time and memory of the daemon itself.
     #[must_use]
     pub fn self_figures(&self) -> SelfFigures {
-        let process = procfs::process::Process::myself()
-            .and_then(|process| process.stat())
-            .ok();
+        let own = proc::own();
         SelfFigures {
-            cpu_seconds: process
-                .as_ref()
-                .map(|stat| (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64),
-            rss_bytes: process
-                .as_ref()
-                .map(|stat| stat.rss.saturating_mul(procfs::page_size())),
+            cpu_seconds: own.map(|own| own.cpu_seconds),
+            rss_bytes: own.map(|own| own.resident_bytes),
             bpf_memory_bytes: self
                 .bpf_memory_bytes
                 .get()
