@@ -142,7 +142,7 @@ impl Exporter {
             accounts.keys.update(&mut state);
             (collect::snapshot(&state), state.measured(), state.now_ns())
         };
-        collect::see(shared, &mut accounts.births, &executors, measured, now_ns);
+        collect::note_first_counts(shared, &mut accounts.births, &executors, measured, now_ns);
     }
 
     /// Looks for findings; scrapes show them until the next call. Reads files, and waits for the large answer that is

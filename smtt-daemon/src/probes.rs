@@ -44,7 +44,7 @@ use self::before::Before;
 use self::cpus::Cpus;
 use self::fault_time::FaultTimer;
 pub use self::kernel_log::KernelLog;
-use self::library::{Libraries, Places};
+use self::library::{FilePlaces, Libraries};
 use self::owner::{SharesOfOwners, executor_rows};
 use self::page_walks::Sampler;
 use self::reading::Reader;
@@ -161,7 +161,7 @@ impl Probes {
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
         let shares = SharesOfOwners::default();
-        let places = Places {
+        let places = FilePlaces {
             all: wanted.library_files,
             user_share_permille: wanted.settings.user_share_permille,
         };

@@ -7,7 +7,7 @@ use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::answered::Answered;
 use crate::discover::SlotFile;
-use crate::helpers::Places;
+use crate::helpers::JobLimits;
 use crate::history::Condition;
 use crate::recorder::counts::Ledger as TraceLedger;
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +32,7 @@ use crate::timed_reads::TimedReads;
 const STATE_WAIT: Duration = Duration::from_secs(1);
 
 /// Command lines that are read at a time, and how long an answer waits for all of them.
-const COMMAND_LINES: Places = Places {
+const COMMAND_LINES: JobLimits = JobLimits {
     per_user: 2,
     all: 8,
 };

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::helpers::{Helpers, Places};
+use crate::helpers::{Helpers, JobLimits};
 
 /// The caller waits for no executor that was late, for this time; it doubles while the executor stays late.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -36,9 +36,9 @@ pub struct TimedReads<T> {
 impl<T: Send + 'static> TimedReads<T> {
     /// No readings yet. Their threads have this name.
     #[must_use]
-    pub fn new(name: &'static str, places: Places) -> Self {
+    pub fn new(name: &'static str, limits: JobLimits) -> Self {
         Self {
-            helpers: Helpers::new(name, places),
+            helpers: Helpers::new(name, limits),
             round: 0,
             late: HashMap::new(),
             missed: 0,
@@ -148,7 +148,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     const WAIT: Duration = Duration::from_millis(200);
-    const PLACES: Places = Places {
+    const PLACES: JobLimits = JobLimits {
         per_user: 8,
         all: 24,
     };

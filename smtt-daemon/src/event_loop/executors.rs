@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use super::adoption::{Adopted, Adoptions};
 use crate::complaints::{Complaints, Named};
 use crate::discover::{Found, SlotFile, ThreadSlot};
-use crate::helpers::{Helpers, Places};
+use crate::helpers::{Helpers, JobLimits};
 use crate::probes::Probes;
 use crate::timed_reads::{TimedReads, Wanted};
 
@@ -106,7 +106,7 @@ impl ResyncRequests {
 }
 
 /// Readings of slot files at a time.
-const READS: Places = Places {
+const READS: JobLimits = JobLimits {
     per_user: 8,
     all: 24,
 };
@@ -118,7 +118,7 @@ const TICK_WAIT_EACH: Duration = Duration::from_micros(500);
 const TICK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Requests that are written at a time.
-const REQUESTS: Places = Places {
+const REQUESTS: JobLimits = JobLimits {
     per_user: 4,
     all: 12,
 };

@@ -60,7 +60,7 @@ impl Service {
     }
 }
 
-type Held = Extract<Service>;
+type ServiceState = Extract<Service>;
 
 /// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
 pub fn control_router(sources: Sources) -> Router {
@@ -82,11 +82,11 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
     Router::new()
         .route(
             "/v1/answered",
-            get(async |Extract(service): Held| Json(service.shared.answered().list())),
+            get(async |Extract(service): ServiceState| Json(service.shared.answered().list())),
         )
         .route(
             "/v1/status",
-            get(|Extract(service): Held| {
+            get(|Extract(service): ServiceState| {
                 off_loop(move || Json(service.shared.status()).into_response())
             }),
         )
@@ -97,45 +97,47 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
         .route("/v1/postmortem/report", get(death_route))
         .route(
             "/v1/executors",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/executors");
-                list(held, query, order, SMALL, |s, f| s.list_executors(f))
+                list(service, query, order, SMALL, |s, f| s.list_executors(f))
             }),
         )
         .route(
             "/v1/stages",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/stages");
-                list(held, query, order, State::rows_of_stages, |s, f| {
+                list(service, query, order, State::rows_of_stages, |s, f| {
                     s.list_stages(f)
                 })
             }),
         )
         .route(
             "/v1/stages/summary",
-            get(|held, query| over_executors(held, query, order("/v1/stages/summary"), summaries)),
+            get(|service, query| {
+                over_executors(service, query, order("/v1/stages/summary"), summaries)
+            }),
         )
         .route(
             "/v1/jobs",
-            get(|held, query| {
-                over_executors(held, query, order("/v1/jobs"), |s, f, runs| {
+            get(|service, query| {
+                over_executors(service, query, order("/v1/jobs"), |s, f, runs| {
                     work(s, f, runs, WorkBy::Job)
                 })
             }),
         )
         .route(
             "/v1/queries",
-            get(|held, query| {
-                over_executors(held, query, order("/v1/queries"), |s, f, runs| {
+            get(|service, query| {
+                over_executors(service, query, order("/v1/queries"), |s, f, runs| {
                     work(s, f, runs, WorkBy::Query)
                 })
             }),
         )
         .route(
             "/v1/tasks/failed",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/tasks/failed");
-                list(held, query, order, State::rows_of_tasks, |s, f| {
+                list(service, query, order, State::rows_of_tasks, |s, f| {
                     s.list_failed_tasks(f)
                 })
             }),
@@ -143,51 +145,51 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
         .route("/v1/tasks/ended", get(ended))
         .route(
             "/v1/tasks",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/tasks");
-                list(held, query, order, State::rows_of_tasks, |s, f| {
+                list(service, query, order, State::rows_of_tasks, |s, f| {
                     s.list_tasks(f)
                 })
             }),
         )
         .route(
             "/v1/rdds",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/rdds");
-                list(held, query, order, State::rows_of_rdds, |s, f| {
+                list(service, query, order, State::rows_of_rdds, |s, f| {
                     s.list_rdds(f)
                 })
             }),
         )
         .route(
             "/v1/blocks",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/blocks");
-                list(held, query, order, SMALL, |s, f| s.list_blocks(f))
+                list(service, query, order, SMALL, |s, f| s.list_blocks(f))
             }),
         )
         .route(
             "/v1/memory",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/memory");
-                list(held, query, order, SMALL, |s, f| s.list_memory(f))
+                list(service, query, order, SMALL, |s, f| s.list_memory(f))
             }),
         )
         .route(
             "/v1/pages",
-            get(|held, query| pages(held, query, PagesBy::Rdd)),
+            get(|service, query| pages(service, query, PagesBy::Rdd)),
         )
         .route(
             "/v1/pages/blocks",
-            get(|held, query| pages(held, query, PagesBy::Block)),
+            get(|service, query| pages(service, query, PagesBy::Block)),
         )
         .route(
             "/v1/pages/tasks",
-            get(|held, query| pages(held, query, PagesBy::Task)),
+            get(|service, query| pages(service, query, PagesBy::Task)),
         )
         .route(
             "/v1/pages/executors",
-            get(|held, query| pages(held, query, PagesBy::Executor)),
+            get(|service, query| pages(service, query, PagesBy::Executor)),
         )
         .route_layer(from_fn_with_state(Arc::clone(shared), remember))
 }
@@ -236,7 +238,7 @@ pub(super) async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static)
 /// A listing: filtered under the lock, sorted outside of it. `order` is the default sort order, the most important
 /// field first.
 async fn list<R: Serialize + Send + 'static>(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
     size: Size,
@@ -307,7 +309,7 @@ fn sorted(
 
 /// A listing whose rows are over several executors.
 async fn over_executors(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
     rows: fn(&Shared, &Filter, &mut Runs) -> io::Result<()>,
@@ -328,7 +330,7 @@ async fn over_executors(
 
 /// Task attempts that have ended, with their lives in parts.
 async fn ended(
-    held: Held,
+    service: ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     if let Ok(Query(query)) = &query
@@ -336,27 +338,30 @@ async fn ended(
     {
         return refused("ended tasks are selected by app, user and executor");
     }
-    over_executors(held, query, order("/v1/tasks/ended"), ended_tasks).await
+    over_executors(service, query, order("/v1/tasks/ended"), ended_tasks).await
 }
 
 /// Placement of bytes, largest first.
 async fn pages(
-    held: Held,
+    service: ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     by: PagesBy,
 ) -> Response {
     let order = order("/v1/pages");
-    list(held, query, order, SMALL, move |s, f| s.list_pages(f, by)).await
+    list(service, query, order, SMALL, move |s, f| {
+        s.list_pages(f, by)
+    })
+    .await
 }
 
-async fn doctor(Extract(service): Held) -> Response {
+async fn doctor(Extract(service): ServiceState) -> Response {
     let checks = service.shared.info().doctor;
     // The checks read files and try system calls.
     off_loop(move || Json(checks()).into_response()).await
 }
 
 async fn report_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -369,7 +374,7 @@ async fn report_route(
 }
 
 async fn advise_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -382,7 +387,7 @@ async fn advise_route(
 }
 
 async fn deaths_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -395,7 +400,7 @@ async fn deaths_route(
 }
 
 async fn death_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -409,7 +414,7 @@ async fn death_route(
 
 /// Live records, one JSON object per line, until the client hangs up.
 async fn follow_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     Extension(endless): Extension<Endless>,
     query: Result<Query<FollowQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
@@ -432,7 +437,7 @@ async fn follow_route(
 }
 
 async fn history(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -452,7 +457,7 @@ async fn history(
     }
 }
 
-async fn landing(Extract(service): Held) -> Response {
+async fn landing(Extract(service): ServiceState) -> Response {
     let info = service.shared.info();
     Html(format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>SMTT</title></head>\
@@ -466,7 +471,7 @@ async fn landing(Extract(service): Held) -> Response {
 }
 
 /// Waits for no lock and for no other thread.
-async fn healthy(Extract(service): Held) -> (StatusCode, String) {
+async fn healthy(Extract(service): ServiceState) -> (StatusCode, String) {
     match service.shared.progress().longer_than(UNHEALTHY) {
         None => (StatusCode::OK, "smtt-daemon is healthy\n".to_owned()),
         Some((step, time)) => {
@@ -477,7 +482,7 @@ async fn healthy(Extract(service): Held) -> (StatusCode, String) {
     }
 }
 
-async fn ready(Extract(service): Held) -> (StatusCode, &'static str) {
+async fn ready(Extract(service): ServiceState) -> (StatusCode, &'static str) {
     if service.shared.is_ready() {
         (StatusCode::OK, "smtt-daemon is ready\n")
     } else {
@@ -485,7 +490,7 @@ async fn ready(Extract(service): Held) -> (StatusCode, &'static str) {
     }
 }
 
-async fn metrics(Extract(service): Held, headers: HeaderMap) -> Response {
+async fn metrics(Extract(service): ServiceState, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT);
     let format = Format::accepted(accept.and_then(|value| value.to_str().ok()).unwrap_or(""));
     let Service {
