@@ -292,13 +292,16 @@ impl Shared {
     /// The surroundings of these processes of users. An option that is not read in time is absent, with the reason.
     #[must_use]
     pub fn surroundings(&self, processes: &BTreeMap<u32, u32>) -> Surroundings {
-        self.surroundings_by(processes, |pid| surroundings::options(Path::new("/"), pid))
+        self.surroundings_by(processes, COMMAND_LINES_WAIT, |pid| {
+            surroundings::options(Path::new("/"), pid)
+        })
     }
 
-    /// As [`Self::surroundings`], where `options` reads the options of a process.
+    /// As [`Self::surroundings`], where `options` reads the options of a process, and all of them have this `wait`.
     fn surroundings_by(
         &self,
         processes: &BTreeMap<u32, u32>,
+        wait: Duration,
         options: impl Fn(u32) -> io::Result<Vec<String>> + Clone + Send + 'static,
     ) -> Surroundings {
         let pids: Vec<u32> = processes.keys().copied().collect();
@@ -309,7 +312,7 @@ impl Shared {
             (u64::from(pid), user, Box::new(move || options(pid)) as _)
         });
         let wanted = wanted.collect();
-        let read = lock(&self.command_lines).read(wanted, COMMAND_LINES_WAIT);
+        let read = lock(&self.command_lines).read(wanted, wait);
         let mut options: BTreeMap<u64, _> = read.into_iter().collect();
         for (pid, process) in &mut surroundings.processes {
             match options.remove(&u64::from(*pid)) {
@@ -474,10 +477,12 @@ mod tests {
             }
             Ok(vec!["-Xmx1g".to_owned()])
         };
-        for most in [COMMAND_LINES_WAIT * 2, COMMAND_LINES_WAIT / 2] {
+        // The first wait is waited out. Whoever waits for the process again needs the second one at least.
+        let long = Duration::from_secs(120);
+        for wait in [Duration::from_secs(2), long] {
             let begin = Instant::now();
-            let read = shared.surroundings_by(&processes, options.clone());
-            assert!(begin.elapsed() < most, "{:?}", begin.elapsed());
+            let read = shared.surroundings_by(&processes, wait, options.clone());
+            assert!(begin.elapsed() < long, "{:?}", begin.elapsed());
             let hanging = &read.processes[&own];
             assert_eq!(hanging.options, None);
             let reason = hanging.options_unread.as_deref();
