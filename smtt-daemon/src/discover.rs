@@ -21,7 +21,7 @@ use smtt_machine::proc::{self, Handle, Image, MAPS, Next, Started, children_of, 
 
 pub use self::slots::{SlotFile, ThreadSlot};
 use crate::complaints::{Complaints, printable};
-use crate::helpers::{Helpers, Places};
+use crate::helpers::{Helpers, JobLimits};
 use crate::probes::library::{Libraries, Probing, Process};
 
 /// An executor that was found.
@@ -110,7 +110,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// How long one scan waits for its helpers.
 const SCAN_TIME: Duration = Duration::from_secs(1);
 /// Inspections at a time.
-const PLACES: Places = Places {
+const PLACES: JobLimits = JobLimits {
     per_user: 2,
     all: 16,
 };
@@ -162,7 +162,7 @@ impl Discoverer {
         self.seen.retain(|pid, seen| {
             let stays = alive.get(pid) == Some(&seen.image);
             if !stays {
-                libraries.left(*pid, seen.image);
+                libraries.process_ended(*pid, seen.image);
             }
             stays
         });
@@ -200,7 +200,9 @@ impl Discoverer {
             };
             // A helper that hangs from now on must not hold the scan.
             match self.helpers.next(wait.min(Duration::from_millis(100))) {
-                Some((process, result)) => found.extend(self.take(process, result, now)),
+                Some((process, result)) => {
+                    found.extend(self.apply_inspection(process, result, now))
+                }
                 None if wait.is_zero() => break,
                 None => {}
             }
@@ -247,8 +249,8 @@ impl Discoverer {
         true
     }
 
-    /// Takes the result of an inspection.
-    fn take(
+    /// Applies the result of an inspection: the executor, if there is one that the event loop does not have yet.
+    fn apply_inspection(
         &mut self,
         (pid, image): (u32, Image),
         result: Option<Inspected>,
@@ -256,7 +258,7 @@ impl Discoverer {
     ) -> Option<Found> {
         let Some(seen) = self.seen.get_mut(&pid).filter(|seen| seen.image == image) else {
             // It ended, or runs another program, while it was inspected.
-            self.libraries.left(pid, image);
+            self.libraries.process_ended(pid, image);
             return None;
         };
         seen.inspected = false;

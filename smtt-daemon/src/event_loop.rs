@@ -43,7 +43,7 @@ use crate::probes::{Probes, TOOLCHAIN};
 use crate::progress::Step;
 use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
-use crate::server::{ControlSocket, Web, group_id};
+use crate::server::{ControlSocket, Sources, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
 use crate::{discover, history, hotness, placement, postmortem, progress, running, server, usage};
 
@@ -106,7 +106,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let (stop, stopped) = watch::channel(false);
     let until_stopped = || server::until_stopped(stopped.clone());
     let mut services = JoinSet::new();
-    let served = server::spawn(Arc::clone(&shared), socket, web, readers, until_stopped)?;
+    let sources = Sources::from(Arc::clone(&shared));
+    let exporter = Arc::clone(&sources.exporter);
+    let served = server::spawn(sources, socket, web, readers, until_stopped)?;
     services.spawn(async move { served.await.context("the listeners' thread crashed")? });
     progress::watch(shared.progress());
     if let Some(log) = probes.take_log() {
@@ -147,7 +149,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let until = stopped.clone();
     usage::spawn(Arc::clone(&shared), move || *until.borrow());
     let until = stopped.clone();
-    accountant::spawn(Arc::clone(&shared), move || *until.borrow());
+    accountant::spawn(exporter, Arc::clone(&shared), move || *until.borrow());
     let until = stopped.clone();
     let hotness = hotness::spawn(config.hotness, Arc::clone(&shared), move || *until.borrow());
 

@@ -15,7 +15,7 @@ const IDLE: usize = 4;
 
 /// How many jobs run at a time.
 #[derive(Clone, Copy, Debug)]
-pub struct Places {
+pub struct JobLimits {
     /// For processes of one user.
     pub per_user: usize,
     /// For processes of all users.
@@ -41,7 +41,7 @@ struct Running<K, T> {
 #[derive(Debug)]
 pub struct Helpers<K, T> {
     name: &'static str,
-    places: Places,
+    limits: JobLimits,
     running: HashMap<u64, Running<K, T>>,
     idle: Vec<Worker<T>>,
     last: u64,
@@ -65,10 +65,10 @@ impl<T> Drop for Ending<T> {
 impl<K: Copy + PartialEq, T: Send + 'static> Helpers<K, T> {
     /// Helpers whose threads have this name.
     #[must_use]
-    pub fn new(name: &'static str, places: Places) -> Self {
+    pub fn new(name: &'static str, limits: JobLimits) -> Self {
         Self {
             name,
-            places,
+            limits,
             running: HashMap::new(),
             idle: Vec::new(),
             last: 0,
@@ -79,7 +79,7 @@ impl<K: Copy + PartialEq, T: Send + 'static> Helpers<K, T> {
     /// Whether there is a place for a job about a process of this user.
     pub fn has_place(&self, user: u32) -> bool {
         let own = self.running.values().filter(|running| running.user == user);
-        self.running.len() < self.places.all && own.count() < self.places.per_user
+        self.running.len() < self.limits.all && own.count() < self.limits.per_user
     }
 
     /// Whether a job with this key has not come back.
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::sync_channel;
 
-    const PLACES: Places = Places {
+    const PLACES: JobLimits = JobLimits {
         per_user: 2,
         all: 16,
     };

@@ -48,8 +48,7 @@ impl Watched {
     /// The process that registered as an executor in that second since boot.
     fn open(executor: u64) -> Option<Self> {
         let handle = Handle::open(executor_pid(executor)).ok()?;
-        let started = handle.start_ticks()?;
-        if started / procfs::ticks_per_second().max(1) > executor >> 32 {
+        if handle.start_second()? > executor >> 32 {
             return None;
         }
         let memory = handle.open_file("pagemap", OFlag::O_RDONLY).ok()?;

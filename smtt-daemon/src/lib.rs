@@ -1,6 +1,8 @@
 //! The SMTT daemon: kernel side -> ring -> decode -> state -> server, metrics, recorder. The binary is `main.rs`; tests
 //! use the parts.
 
+pub mod advice;
+mod answered;
 pub mod args;
 mod complaints;
 pub mod discover;
@@ -10,6 +12,7 @@ pub mod history;
 pub mod hotness;
 pub mod journal;
 pub mod metrics;
+mod parts;
 pub mod placement;
 pub mod postmortem;
 pub mod probes;

@@ -29,7 +29,7 @@ use table::{Kind, METRICS, Metric};
 
 use crate::shared::Shared;
 
-pub use keys::KeyLimits;
+pub use crate::shared::{KeyLimits, MetricsSettings};
 pub use labels::Names;
 
 /// Content type of OpenMetrics.
@@ -88,30 +88,6 @@ pub struct Family {
     pub samples: Vec<Sample>,
 }
 
-/// Settings of the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetricsSettings {
-    /// Limits of the keys of RDDs.
-    pub keys: KeyLimits,
-    /// Longest time between two scrapes of one scraper: new counters show 0 for this long.
-    pub scrape_interval: Duration,
-}
-
-impl MetricsSettings {
-    /// So many keys, for one application too, whose counters show their values at once.
-    #[must_use]
-    pub const fn at_once(keys: usize) -> Self {
-        let keys = KeyLimits {
-            all: keys,
-            per_application: keys,
-        };
-        Self {
-            keys,
-            scrape_interval: Duration::ZERO,
-        }
-    }
-}
-
 /// Who reads an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
@@ -166,7 +142,7 @@ impl Exporter {
             accounts.keys.update(&mut state);
             (collect::snapshot(&state), state.measured(), state.now_ns())
         };
-        collect::see(shared, &mut accounts.births, &executors, measured, now_ns);
+        collect::note_first_counts(shared, &mut accounts.births, &executors, measured, now_ns);
     }
 
     /// Looks for findings; scrapes show them until the next call. Reads files, and waits for the large answer that is

@@ -23,7 +23,7 @@ use smtt_model::state::{Child, ChildEnd, Noted};
 use self::keeper::Keeper;
 use self::watch::Watched;
 use crate::complaints::printable;
-use crate::helpers::Places;
+use crate::helpers::JobLimits;
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
 use crate::timed_reads::TimedReads;
@@ -39,7 +39,7 @@ const DEATHS_PER_ROUND: usize = 64;
 /// Children of an executor whose memory is read.
 const CHILDREN: usize = 256;
 /// Readings that a process may delay, at a time, and how long a round waits for them.
-const READS: Places = Places {
+const READS: JobLimits = JobLimits {
     per_user: 4,
     all: 8,
 };

@@ -34,6 +34,7 @@ use smtt_common::event::used::TaskBegin;
 use smtt_common::settings::{Budget, Process, ROLE_EXECUTOR, TableOperation, Thread, User};
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_machine::page_walks::{NotMeasured, Wanted};
+use smtt_machine::proc;
 use smtt_model::readings::{PageWalkReadings, Readings};
 use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
@@ -43,7 +44,7 @@ use self::before::Before;
 use self::cpus::Cpus;
 use self::fault_time::FaultTimer;
 pub use self::kernel_log::KernelLog;
-use self::library::{Libraries, Places};
+use self::library::{FilePlaces, Libraries};
 use self::owner::{SharesOfOwners, executor_rows};
 use self::page_walks::Sampler;
 use self::reading::Reader;
@@ -160,7 +161,7 @@ impl Probes {
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
         let shares = SharesOfOwners::default();
-        let places = Places {
+        let places = FilePlaces {
             all: wanted.library_files,
             user_share_permille: wanted.settings.user_share_permille,
         };
@@ -250,7 +251,7 @@ impl Probes {
         self.remove_leaving()?;
         let mut living = self.living()?;
         // A row that was made while its process ended is no proof of life.
-        living.retain(|(pid, _)| Path::new(&format!("/proc/{pid}")).exists());
+        living.retain(|(pid, _)| proc::exists(*pid));
         self.follow_executors(!living.is_empty());
         // Before the counters, so that it is never more than what they have and what was there before.
         let kernel = self.before.kernel_counts(&living);

@@ -17,7 +17,7 @@ use smtt_machine::clock::now_boot_ns;
 use smtt_machine::proc::Handle;
 use smtt_model::state::TaskReading;
 
-use crate::helpers::Places;
+use crate::helpers::JobLimits;
 use crate::placement::shares;
 use crate::shared::Shared;
 use crate::timed_reads::{TimedReads, Wanted};
@@ -27,7 +27,7 @@ pub const THREADS_PER_ROUND: u64 = 256;
 /// A task that has run for less is not read.
 const AGE_MIN_NS: u64 = 200_000_000;
 /// Executors that are read at a time, and how long a round waits for all of them.
-const PLACES: Places = Places {
+const PLACES: JobLimits = JobLimits {
     per_user: 4,
     all: 16,
 };

@@ -1,12 +1,10 @@
 //! The HTTP side: routes of the Unix socket and of the metrics port, and the socket itself.
 
-pub mod advice;
-pub mod answered;
+mod answered;
 mod connections;
 mod deaths;
 mod heavy;
 mod lines;
-pub(crate) mod parts;
 mod report;
 mod routes;
 mod rows;
@@ -24,9 +22,9 @@ use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::metrics::Exporter;
 use crate::shared::Shared;
 
-pub use advice::advice;
 pub use report::report;
 pub use routes::{control_router, web_router};
 pub use socket::{BindError, ControlSocket, group_id};
@@ -34,6 +32,25 @@ pub use web::{Web, WebError};
 
 /// Threads that make answers, for each listener.
 const THREADS: usize = 8;
+
+/// What the answers of all listeners are made from.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The state, the verdicts and the ledger.
+    pub shared: Arc<Shared>,
+    /// Makes the metrics. Listeners share it, so that a counter has one past whoever scrapes it.
+    pub exporter: Arc<Exporter>,
+}
+
+impl From<Arc<Shared>> for Sources {
+    /// With an exporter that nothing else uses.
+    fn from(shared: Arc<Shared>) -> Self {
+        Self {
+            exporter: Arc::new(Exporter::new(shared.info().metrics)),
+            shared,
+        }
+    }
+}
 
 /// Logs the peer of a connection to the Unix socket, as the kernel reports it.
 fn greet(stream: &UnixStream) {
@@ -53,12 +70,12 @@ fn greet(stream: &UnixStream) {
 /// # Errors
 /// When the socket cannot be used.
 pub async fn serve_control(
-    shared: Arc<Shared>,
+    sources: impl Into<Sources>,
     socket: ControlSocket,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let (listener, _remove_when_done) = socket.into_listener()?;
-    let router = control_router(shared);
+    let router = control_router(sources.into());
     connections::serve(
         listener,
         router,
@@ -76,13 +93,13 @@ pub async fn serve_control(
 /// # Errors
 /// When the listener cannot be used.
 pub async fn serve_web(
-    shared: Arc<Shared>,
+    sources: impl Into<Sources>,
     listener: TcpListener,
     web: Web,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let tls = web.guard.tls.clone();
-    let router = web_router(shared, web);
+    let router = web_router(sources.into(), web);
     connections::serve(listener, router, connections::WEB, tls, |_| {}, shutdown).await;
     Ok(())
 }
@@ -109,7 +126,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 /// # Errors
 /// When there is no thread or no runtime for it.
 pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
-    shared: Arc<Shared>,
+    sources: impl Into<Sources>,
     socket: ControlSocket,
     web: TcpListener,
     readers: impl Into<Web>,
@@ -122,7 +139,8 @@ pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
     let (control_until, web_until) = (shutdown(), shutdown());
     let (done, ended) = oneshot::channel();
     let (web_done, web_ended) = oneshot::channel();
-    let of_port = Arc::clone(&shared);
+    let sources = sources.into();
+    let of_port = sources.clone();
     let serve_port = move || {
         let result = of_web.block_on(async {
             let web = TcpListener::from_std(web)?;
@@ -139,7 +157,7 @@ pub fn spawn<Until: Future<Output = ()> + Send + 'static>(
         let result = of_control.block_on(async {
             let mut listeners = JoinSet::new();
             listeners.spawn(async move {
-                serve_control(shared, socket, control_until)
+                serve_control(sources, socket, control_until)
                     .await
                     .context("the control socket failed")
             });

@@ -5,10 +5,10 @@ use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCo
 use smtt_model::state::{Executor, Limits, State};
 use smtt_model::verdict::{Verdict, VerdictState};
 
+use crate::answered::Answered;
 use crate::discover::SlotFile;
-use crate::helpers::Places;
+use crate::helpers::JobLimits;
 use crate::history::Condition;
-use crate::metrics::{Exporter, MetricsSettings};
 use crate::recorder::counts::Ledger as TraceLedger;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use smtt_machine::surroundings;
+use smtt_machine::{proc, surroundings};
 use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::ledger::trace::TraceStatus;
 use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
@@ -26,14 +26,13 @@ use smtt_model::rows::{ApplicationKey, PageWalksShown, Summary};
 use crate::postmortem::keeper::Keeper;
 use crate::progress::{LONG, Progress};
 use crate::recorder::follow::Followers;
-use crate::server::answered::Answered;
 use crate::timed_reads::TimedReads;
 
 /// How long `status` waits for the state.
 const STATE_WAIT: Duration = Duration::from_secs(1);
 
 /// Command lines that are read at a time, and how long an answer waits for all of them.
-const COMMAND_LINES: Places = Places {
+const COMMAND_LINES: JobLimits = JobLimits {
     per_user: 2,
     all: 8,
 };
@@ -41,6 +40,39 @@ const COMMAND_LINES_WAIT: Duration = Duration::from_secs(1);
 
 /// Checks of the machine that need no running daemon.
 pub type Doctor = fn() -> Vec<MachineCheck>;
+
+/// Limits of the keys under which the metrics count RDDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Keys of all applications together, shared max-min fairly among users, then among applications.
+    pub all: usize,
+    /// Keys of one application.
+    pub per_application: usize,
+}
+
+/// Settings of the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Limits of the keys of RDDs.
+    pub keys: KeyLimits,
+    /// Longest time between two scrapes of one scraper: new counters show 0 for this long.
+    pub scrape_interval: Duration,
+}
+
+impl MetricsSettings {
+    /// So many keys, for one application too, whose counters show their values at once.
+    #[must_use]
+    pub const fn at_once(keys: usize) -> Self {
+        let keys = KeyLimits {
+            all: keys,
+            per_application: keys,
+        };
+        Self {
+            keys,
+            scrape_interval: Duration::ZERO,
+        }
+    }
+}
 
 /// What is fixed when the daemon starts.
 #[derive(Clone, Debug)]
@@ -67,7 +99,6 @@ pub struct Shared {
     /// Verdict of DAMON, where it is configured.
     hotness: Mutex<Option<Verdict>>,
     ledger: Mutex<(LedgerInputs, LedgerInputs)>,
-    exporter: Exporter,
     bpf_memory_bytes: OnceLock<AtomicU64>,
     trace: OnceLock<Arc<TraceLedger>>,
     keeper: OnceLock<Arc<Keeper>>,
@@ -96,7 +127,6 @@ impl Shared {
     #[must_use]
     pub fn new(info: DaemonInfo, limits: Limits) -> Self {
         Self {
-            exporter: Exporter::new(info.metrics),
             info,
             started: Instant::now(),
             state: Mutex::new(State::new(limits)),
@@ -181,12 +211,6 @@ impl Shared {
         &self.progress
     }
 
-    /// The exporter of metrics.
-    #[must_use]
-    pub const fn exporter(&self) -> &Exporter {
-        &self.exporter
-    }
-
     /// Sets the probes' verdicts. Without an attached `fault` probe page faults become "not measured".
     pub fn set_verdicts(&self, verdicts: Vec<Verdict>) {
         let faults = verdicts
@@ -268,13 +292,16 @@ impl Shared {
     /// The surroundings of these processes of users. An option that is not read in time is absent, with the reason.
     #[must_use]
     pub fn surroundings(&self, processes: &BTreeMap<u32, u32>) -> Surroundings {
-        self.surroundings_by(processes, |pid| surroundings::options(Path::new("/"), pid))
+        self.surroundings_by(processes, COMMAND_LINES_WAIT, |pid| {
+            surroundings::options(Path::new("/"), pid)
+        })
     }
 
-    /// As [`Self::surroundings`], where `options` reads the options of a process.
+    /// As [`Self::surroundings`], where `options` reads the options of a process, and all of them have this `wait`.
     fn surroundings_by(
         &self,
         processes: &BTreeMap<u32, u32>,
+        wait: Duration,
         options: impl Fn(u32) -> io::Result<Vec<String>> + Clone + Send + 'static,
     ) -> Surroundings {
         let pids: Vec<u32> = processes.keys().copied().collect();
@@ -285,7 +312,7 @@ impl Shared {
             (u64::from(pid), user, Box::new(move || options(pid)) as _)
         });
         let wanted = wanted.collect();
-        let read = lock(&self.command_lines).read(wanted, COMMAND_LINES_WAIT);
+        let read = lock(&self.command_lines).read(wanted, wait);
         let mut options: BTreeMap<u64, _> = read.into_iter().collect();
         for (pid, process) in &mut surroundings.processes {
             match options.remove(&u64::from(*pid)) {
@@ -357,16 +384,10 @@ impl Shared {
     /// CPU time and memory of the daemon itself.
     #[must_use]
     pub fn self_figures(&self) -> SelfFigures {
-        let process = procfs::process::Process::myself()
-            .and_then(|process| process.stat())
-            .ok();
+        let own = proc::own();
         SelfFigures {
-            cpu_seconds: process
-                .as_ref()
-                .map(|stat| (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64),
-            rss_bytes: process
-                .as_ref()
-                .map(|stat| stat.rss.saturating_mul(procfs::page_size())),
+            cpu_seconds: own.map(|own| own.cpu_seconds),
+            rss_bytes: own.map(|own| own.resident_bytes),
             bpf_memory_bytes: self
                 .bpf_memory_bytes
                 .get()
@@ -456,10 +477,12 @@ mod tests {
             }
             Ok(vec!["-Xmx1g".to_owned()])
         };
-        for most in [COMMAND_LINES_WAIT * 2, COMMAND_LINES_WAIT / 2] {
+        // The first wait is waited out. Whoever waits for the process again needs the second one at least.
+        let long = Duration::from_secs(120);
+        for wait in [Duration::from_secs(2), long] {
             let begin = Instant::now();
-            let read = shared.surroundings_by(&processes, options.clone());
-            assert!(begin.elapsed() < most, "{:?}", begin.elapsed());
+            let read = shared.surroundings_by(&processes, wait, options.clone());
+            assert!(begin.elapsed() < long, "{:?}", begin.elapsed());
             let hanging = &read.processes[&own];
             assert_eq!(hanging.options, None);
             let reason = hanging.options_unread.as_deref();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smtt_common::event::{MARKER_FACTS, RecordHeader};
-use smtt_daemon::metrics::{Format, Names, Reader};
+use smtt_daemon::metrics::{Exporter, Format, Names, Reader};
 use smtt_daemon::recorder::Tap;
 use smtt_daemon::server;
 use smtt_daemon::shared::{DaemonInfo, Shared};
@@ -230,10 +230,9 @@ fn streams_of_changed_facts_leave_a_state_that_all_readers_can_read() {
         }
         drop(state);
         let _ = (shared.status(), server::report(&shared, &all));
+        let exporter = Exporter::new(shared.info().metrics);
         for names in [Names::Shown, Names::Hidden] {
-            let text = shared
-                .exporter()
-                .scrape(&shared, Format::Text, names, Reader::Scraper);
+            let text = exporter.scrape(&shared, Format::Text, names, Reader::Scraper);
             let text = text.expect("written");
             let mut series: Vec<&str> = text
                 .lines()

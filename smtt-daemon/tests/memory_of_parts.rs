@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use smtt_common::counter::{ContextCounters, ContextKey};
 use smtt_common::page_walk::WalkCounters;
+use smtt_daemon::metrics::Exporter;
 use smtt_daemon::shared::Shared;
 use smtt_model::cpu::{FigureName, Quantity, Ratio, Role};
 use smtt_model::decode::{Fact, RddDescribed};
@@ -103,9 +104,10 @@ fn stages_of_many_rdds(shared: &Shared, executor: u64, measured: bool, sampled: 
 /// Everything that takes many rows, beside a search for findings.
 fn ask_beside_a_search(shared: &Arc<Shared>, paths: &[&str], rows: u64) {
     println!("state {} MiB", figure("VmRSS:") >> 20);
+    let exporter = Exporter::new(shared.info().metrics);
     served(shared, |socket, _| {
         std::thread::scope(|scope| {
-            scope.spawn(|| shared.exporter().find(shared));
+            scope.spawn(|| exporter.find(shared));
             for path in paths {
                 let stream = UnixStream::connect(socket).expect("connected");
                 let (status, bytes) = read(stream, path);
@@ -148,10 +150,11 @@ fn page_walks_of_many_rdds_fit_the_memory_of_the_unit() {
 fn a_search_for_findings_waits_for_the_answer_that_is_made() {
     let shared = shared(Limits::default());
     described(&shared, 1);
+    let exporter = Exporter::new(shared.info().metrics);
     let making = shared.making();
     let answer = making.blocking_lock();
     std::thread::scope(|scope| {
-        let search = scope.spawn(|| shared.exporter().find(&shared));
+        let search = scope.spawn(|| exporter.find(&shared));
         std::thread::sleep(Duration::from_millis(300));
         assert!(!search.is_finished(), "it is made beside the answer");
         drop(answer);

@@ -138,6 +138,11 @@ impl Handle {
         start_ticks(&self.read("stat").ok()?)
     }
 
+    /// Second since boot in which the process started; `None` once it has ended.
+    pub fn start_second(&self) -> Option<u64> {
+        Some(self.start_ticks()? / procfs::ticks_per_second().max(1))
+    }
+
     /// Names in a folder below the process's folder.
     pub fn list(&self, name: &str) -> Vec<String> {
         let path = format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd());
@@ -231,6 +236,44 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
 #[must_use]
 pub fn start_ticks(text: &str) -> Option<u64> {
     Some(stat(text.as_bytes())?.starttime)
+}
+
+/// What this process has used since its start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnFigures {
+    /// CPU time of all its threads, in seconds.
+    pub cpu_seconds: f64,
+    /// Resident memory in bytes.
+    pub resident_bytes: u64,
+}
+
+/// CPU time and memory of this process; `None` where `/proc` does not have it.
+#[must_use]
+pub fn own() -> Option<OwnFigures> {
+    let stat = stat(&fs::read("/proc/self/stat").ok()?)?;
+    Some(OwnFigures {
+        cpu_seconds: (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64,
+        resident_bytes: stat.rss.saturating_mul(procfs::page_size()),
+    })
+}
+
+/// The kernel's count of page faults of a process, minor and major; `None` once it is reaped.
+#[must_use]
+pub fn page_faults(pid: u32) -> Option<u64> {
+    let stat = stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+    Some(stat.minflt + stat.majflt)
+}
+
+/// Whether there is a process with this id; a zombie is one until it is reaped.
+#[must_use]
+pub fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Whether a process has a thread with this id.
+#[must_use]
+pub fn thread_exists(pid: u32, tid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
 /// Processes with one of these command names, with the programs that they run.
@@ -411,6 +454,11 @@ mod tests {
             "{children:?} has no {started:?}"
         );
         assert!(handle.is_running());
+        assert!(exists(child.id()) && thread_exists(child.id(), child.id()));
+        assert!(!thread_exists(child.id(), std::process::id()));
+        let ticks = procfs::ticks_per_second();
+        assert_eq!(handle.start_second(), Some(started.start_ticks / ticks));
+        assert!(page_faults(child.id()) > Some(0));
         assert!(in_our_namespace(child.id()));
         let found = descendants_by_inner_id(std::process::id());
         assert_eq!(found.get(&child.id()), Some(&child.id()));
@@ -422,5 +470,28 @@ mod tests {
         assert_eq!(handle.start_ticks(), Some(started.start_ticks));
         child.wait().expect("it is reaped");
         assert!(!handle.is_running() && handle.start_ticks().is_none());
+        assert!(!exists(child.id()) && !thread_exists(child.id(), child.id()));
+        assert_eq!(
+            (handle.start_second(), page_faults(child.id())),
+            (None, None)
+        );
+    }
+    #[test]
+    fn own_figures_are_those_of_this_process() {
+        let figures = own().expect("this process is there");
+        let status = fs::read_to_string("/proc/self/status").expect("it is read");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let word = line.and_then(|line| line.split_whitespace().next());
+        let kib: u64 = word.and_then(|word| word.parse().ok()).expect("a size");
+        // Other tests take memory in between, and the kernel's counts are not exact.
+        let (low, high) = (kib << 8, kib << 12);
+        assert!(
+            (low..=high).contains(&figures.resident_bytes),
+            "{figures:?}, {kib} KiB"
+        );
+        let begin = figures.cpu_seconds;
+        while own().expect("still there").cpu_seconds <= begin {
+            std::hint::spin_loop();
+        }
     }
 }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_daemon::metrics::{KeyLimits, MetricsSettings, Names, accountant};
-use smtt_daemon::server::{self, ControlSocket};
+use smtt_daemon::server::{self, ControlSocket, Sources};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_machine::clock::now_boot_ns;
 use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
@@ -317,17 +317,21 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
         .enable_all()
         .build()?;
     let (stop, stopped) = watch::channel(false);
+    let sources = Sources::from(Arc::clone(&shared));
+    let exporter = Arc::clone(&sources.exporter);
     let address = runtime.block_on(async {
         let socket = ControlSocket::bind(&folder.path().join("smtt.sock"), "")?;
         let web = TcpListener::bind("127.0.0.1:0").await?;
         let address = web.local_addr()?;
         let until = || server::until_stopped(stopped.clone());
-        server::spawn(Arc::clone(&shared), socket, web, Names::Shown, until)?;
+        server::spawn(sources, socket, web, Names::Shown, until)?;
         anyhow::Ok(address)
     })?;
     let ended = Arc::new(AtomicBool::new(false));
     let until = Arc::clone(&ended);
-    accountant::spawn(Arc::clone(&shared), move || until.load(Ordering::Relaxed));
+    accountant::spawn(exporter, Arc::clone(&shared), move || {
+        until.load(Ordering::Relaxed)
+    });
     let prometheus = Prometheus::start(&programs, &packaging, folder.path(), address)?;
 
     let mut job = Job {

@@ -90,6 +90,12 @@ const IMPURE: [&str; 10] = [
     "Zoned::now",
 ];
 
+/// Paths into HTTP, and the modules at the top of smtt-daemon/src that may name them.
+const HTTP: ([&str; 3], [&str; 2]) = (
+    ["crate::server", "axum::", "hyper::"],
+    ["server", "event_loop"],
+);
+
 /// Calls that pin a kernel object, so that it outlives the daemon.
 const PINS: [&str; 5] = [
     ".pin(",
@@ -544,4 +550,28 @@ fn files_are_found_in_documents() {
         modules("pub mod a;\nmod b;\n#[cfg(test)]\nmod c;\n"),
         ["a", "b"]
     );
+}
+
+#[test]
+fn only_the_server_and_the_event_loop_know_of_http() {
+    let folder = root().join("smtt-daemon/src");
+    let mut allowed = 0;
+    for (path, text) in product_sources(&folder) {
+        let lines = lines_with(&text, &HTTP.0);
+        let file = path.strip_prefix(&folder).expect("is below the folder");
+        let room = file.iter().next().and_then(|name| name.to_str());
+        let room = room.map_or("", |name| name.trim_end_matches(".rs"));
+        if HTTP.1.contains(&room) {
+            allowed += lines.len();
+        } else {
+            assert!(
+                lines.is_empty(),
+                "{}: names HTTP in lines {lines:?}",
+                file.display()
+            );
+        }
+    }
+    assert!(allowed > 0, "no file names HTTP: the check finds nothing");
+    let source = "use crate::server::parts;\nuse smtt_daemon::server;\nlet x = axum::body::Body;\n";
+    assert_eq!(lines_with(source, &HTTP.0), [1, 3]);
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::discover::{Found, SlotFile, ThreadSlot};
-use crate::helpers::{Helpers, Places};
+use crate::helpers::{Helpers, JobLimits};
 use crate::probes::Probes;
 
 /// Adoptions at a time.
-const PLACES: Places = Places {
+const PLACES: JobLimits = JobLimits {
     per_user: 4,
     all: 12,
 };

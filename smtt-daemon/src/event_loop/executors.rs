@@ -2,7 +2,6 @@
 //! whose end no record reported.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use anyhow::Context as _;
 use smtt_common::context::{HeapAddresses, SlotHead};
 use smtt_common::settings::executor_pid;
 use smtt_machine::clock::now_boot_ns;
-use smtt_machine::proc::descendants_by_inner_id;
+use smtt_machine::proc::{self, descendants_by_inner_id};
 use smtt_model::decode::{ExecutorDescribed, PythonWorker};
 use smtt_model::readings::Readings;
 use smtt_model::state::SlotFileCounters;
@@ -20,7 +19,7 @@ use tokio::sync::mpsc;
 use super::adoption::{Adopted, Adoptions};
 use crate::complaints::{Complaints, Named};
 use crate::discover::{Found, SlotFile, ThreadSlot};
-use crate::helpers::{Helpers, Places};
+use crate::helpers::{Helpers, JobLimits};
 use crate::probes::Probes;
 use crate::timed_reads::{TimedReads, Wanted};
 
@@ -107,7 +106,7 @@ impl ResyncRequests {
 }
 
 /// Readings of slot files at a time.
-const READS: Places = Places {
+const READS: JobLimits = JobLimits {
     per_user: 8,
     all: 24,
 };
@@ -119,7 +118,7 @@ const TICK_WAIT_EACH: Duration = Duration::from_micros(500);
 const TICK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Requests that are written at a time.
-const REQUESTS: Places = Places {
+const REQUESTS: JobLimits = JobLimits {
     per_user: 4,
     all: 12,
 };
@@ -412,7 +411,7 @@ impl Executors {
             .open
             .keys()
             .copied()
-            .filter(|key| !Path::new(&format!("/proc/{}", executor_pid(*key))).exists())
+            .filter(|key| !proc::exists(executor_pid(*key)))
             .collect();
         for key in &dead {
             self.forget(*key);
@@ -490,7 +489,7 @@ fn add_rows(
     let with_threads = threads.iter().try_for_each(|thread| {
         probes.adopt_thread(executor, thread.tid, thread.address, thread.heap)?;
         // If the thread ended before its row was added, the next thread with this id would inherit the row.
-        if Path::new(&format!("/proc/{}/task/{}", found.pid, thread.tid)).exists() {
+        if proc::thread_exists(found.pid, thread.tid) {
             return Ok(());
         }
         probes.forget_thread(thread.tid, executor)

@@ -12,8 +12,8 @@ use smtt_model::state::State;
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::REST;
 
-use crate::server::advice;
-use crate::server::parts::each_rows;
+use crate::advice::advice;
+use crate::parts::each_rows;
 use crate::shared::Shared;
 
 /// Bytes of an application's documents.
@@ -84,7 +84,7 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
         of_executor(shared, &filter, &mut documents);
     }
     // Findings read the surroundings of living processes, within a second.
-    for advice in advice::advice(shared, &filter).applications {
+    for advice in advice(shared, &filter).applications {
         documents.add("findings", "", &advice);
     }
     let left_out = documents.left_out;

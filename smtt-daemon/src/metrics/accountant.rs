@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::Exporter;
 use crate::shared::Shared;
 
 /// Time between two counts: RDDs that are forgotten sooner than that count for `rdd="other"`.
@@ -17,17 +18,21 @@ const SHARE: u32 = 200;
 const NAP: Duration = Duration::from_millis(200);
 
 /// Starts the thread.
-pub fn spawn(shared: Arc<Shared>, stopped: impl Fn() -> bool + Send + 'static) {
+pub fn spawn(
+    exporter: Arc<Exporter>,
+    shared: Arc<Shared>,
+    stopped: impl Fn() -> bool + Send + 'static,
+) {
     let work = move || {
         let (mut account, mut find) = (Instant::now(), Instant::now() + ACCOUNT_EVERY);
         while !stopped() {
             let now = Instant::now();
             if now >= find {
-                shared.exporter().find(&shared);
+                exporter.find(&shared);
                 let pause = (now.elapsed() * SHARE).clamp(FIND_EVERY, FIND_EVERY_MAX);
                 find = Instant::now() + pause;
             } else if now >= account {
-                shared.exporter().account(&shared);
+                exporter.account(&shared);
                 account = now + ACCOUNT_EVERY;
             } else {
                 sleep((find.min(account) - now).min(NAP));

@@ -247,7 +247,7 @@ pub(super) fn families(
         )
     };
     families.hold.now_ns = now_ns;
-    see(shared, &mut accounts.births, &executors, measured, now_ns);
+    note_first_counts(shared, &mut accounts.births, &executors, measured, now_ns);
     daemon(&mut families, shared, &accounts.births);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
     let deaths = shared.keeper().map(|keeper| keeper.counts());
@@ -283,8 +283,8 @@ pub(super) fn families(
         .collect()
 }
 
-/// Notes which counters have counted by now.
-pub(super) fn see(
+/// Notes the times of first counts of the counters that the executors and the ledger keep.
+pub(super) fn note_first_counts(
     shared: &Shared,
     births: &mut Births,
     executors: &[Executor],
@@ -292,16 +292,16 @@ pub(super) fn see(
     now_ns: u64,
 ) {
     let there: HashSet<u64> = executors.iter().map(|executor| executor.key).collect();
-    births.keep(|executor| there.contains(&executor));
+    births.retain(|executor| there.contains(&executor));
     for executor in executors {
         counters(executor, measured, |metric, code, value| {
-            births.see(executor.key, metric.name, code, value, now_ns);
+            births.note_first_count(executor.key, metric.name, code, value, now_ns);
         });
     }
     for hop in shared.ledger() {
         for (cause, lost) in &hop.lost {
             let code = format!("{} {cause}", hop.name);
-            births.see(0, table::EVENTS_LOST.name, &code, *lost, now_ns);
+            births.note_first_count(0, table::EVENTS_LOST.name, &code, *lost, now_ns);
         }
     }
 }

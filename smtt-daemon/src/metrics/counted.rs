@@ -218,8 +218,8 @@ impl Hold {
 pub(super) struct Births(HashMap<(u64, &'static str, String), u64>);
 
 impl Births {
-    /// Notes a value that was seen now.
-    pub(super) fn see(
+    /// Notes the time of a counter's first count, if this value is its first above 0.
+    pub(super) fn note_first_count(
         &mut self,
         executor: u64,
         metric: &'static str,
@@ -246,7 +246,7 @@ impl Births {
     }
 
     /// Forgets executors that are not there any more.
-    pub(super) fn keep(&mut self, there: impl Fn(u64) -> bool) {
+    pub(super) fn retain(&mut self, there: impl Fn(u64) -> bool) {
         self.0
             .retain(|(executor, ..), _| *executor == 0 || there(*executor));
     }

@@ -8,7 +8,7 @@ use smtt_model::rows::Filter;
 use super::collect::Families;
 use super::keys::key_of;
 use super::table;
-use crate::server::advice;
+use crate::advice::advice;
 use crate::shared::Shared;
 
 /// Values of the labels of findings that are shown as one, and their number.

@@ -15,6 +15,7 @@ use smtt_model::decode::RddDescribed;
 use smtt_model::rows::reads_by_rdd;
 use smtt_model::state::{Executor, Meaning, MemoryHeld, Peak, State};
 
+use super::KeyLimits;
 use super::counted::{COUNTS, Counter, Counts};
 use super::labels::cut;
 use super::shares::max_min;
@@ -193,11 +194,11 @@ impl Application {
         named.chain([(Which::None, &self.none), (Which::Other, &self.other)])
     }
 
-    /// The key of the lowest rank, with what came to it now.
-    fn least(&self, came: &BTreeMap<String, More>) -> Option<(String, (u64, u64))> {
+    /// The key of the lowest rank, with its growth now.
+    fn least(&self, growth: &BTreeMap<String, More>) -> Option<(String, (u64, u64))> {
         let rank = |(name, key): (&String, &Key)| {
-            let faults = came.get(name).map_or(0, |more| more.grown.faults());
-            let held = came.get(name).map_or(0, |more| more.rank().1);
+            let faults = growth.get(name).map_or(0, |more| more.grown.faults());
+            let held = growth.get(name).map_or(0, |more| more.rank().1);
             (name.clone(), (key.faults().saturating_add(faults), held))
         };
         let ranks = self.keys.iter().map(rank);
@@ -207,18 +208,18 @@ impl Application {
     /// The key whose place another one may take.
     fn replaceable(
         &self,
-        came: &BTreeMap<String, More>,
+        growth: &BTreeMap<String, More>,
         more: &More,
         now_ns: u64,
     ) -> Option<String> {
         let idle = |(name, key): &(&String, &Key)| {
-            !came.contains_key(*name) && now_ns.saturating_sub(key.grown_ns) >= IDLE_NS
+            !growth.contains_key(*name) && now_ns.saturating_sub(key.grown_ns) >= IDLE_NS
         };
         let longest = self.keys.iter().filter(idle);
         if let Some((name, _)) = longest.min_by_key(|(_, key)| key.grown_ns) {
             return Some(name.clone());
         }
-        let (name, (faults, _)) = self.least(came)?;
+        let (name, (faults, _)) = self.least(growth)?;
         (faults == 0 && more.grown.faults() > 0).then_some(name)
     }
 
@@ -235,7 +236,7 @@ impl Application {
     }
 }
 
-/// What came to a key since the last update.
+/// What was counted for a key since the last update.
 #[derive(Debug, Default)]
 struct More {
     grown: Counts,
@@ -260,9 +261,9 @@ impl More {
     }
 }
 
-/// What came to an application since the last update.
+/// What was counted for an application since the last update, by key.
 #[derive(Debug, Default)]
-struct Came {
+struct Growth {
     share: Option<u32>,
     name: String,
     named: BTreeMap<String, More>,
@@ -279,15 +280,6 @@ struct Seen {
     waiting: HashMap<RddKey, u64>,
     /// All that was added to keys.
     counted: Counts,
-}
-
-/// Limits of the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyLimits {
-    /// Keys of all applications together, shared max-min fairly among users, then among applications.
-    pub all: usize,
-    /// Keys of one application.
-    pub per_application: usize,
 }
 
 /// All keys.
@@ -365,7 +357,7 @@ impl Keys {
         let state = &*state;
         let now_ns = state.now_ns();
         let mut there = BTreeSet::new();
-        let mut came: BTreeMap<ApplicationKey, Came> = BTreeMap::new();
+        let mut growths: BTreeMap<ApplicationKey, Growth> = BTreeMap::new();
         for (key, executor) in state.executors() {
             let application = ApplicationKey::of(executor);
             there.insert(application.clone());
@@ -374,37 +366,40 @@ impl Keys {
                 continue;
             }
             let peaks = peaks.remove(key).unwrap_or_default().into_iter().collect();
-            let came = came.entry(application).or_default();
-            came.share = executor.share;
-            if let (true, Some(said)) = (came.name.is_empty(), &executor.described) {
-                came.name.clone_from(&said.application_name);
+            let growth = growths.entry(application).or_default();
+            growth.share = executor.share;
+            if let (true, Some(said)) = (growth.name.is_empty(), &executor.described) {
+                growth.name.clone_from(&said.application_name);
             }
             let seen = self.executors.entry(*key).or_default();
-            seen.count(executor, came, &peaks, now_ns);
+            seen.count(executor, growth, &peaks, now_ns);
         }
         let known = state.executors();
         self.executors.retain(|key, _| known.contains_key(key));
         self.applications.retain(|key, _| there.contains(key));
-        let shares = self.shares(&came);
+        let shares = self.shares(&growths);
         let meaning = state.page_walks();
-        for (key, came) in came {
+        for (key, growth) in growths {
             let share = shares.get(&key).copied().unwrap_or(0);
-            self.add(key, came, share, meaning, now_ns);
+            self.add(key, growth, share, meaning, now_ns);
         }
     }
 
     /// Keys that each application may have.
-    fn shares(&self, came: &BTreeMap<ApplicationKey, Came>) -> BTreeMap<ApplicationKey, usize> {
+    fn shares(
+        &self,
+        growths: &BTreeMap<ApplicationKey, Growth>,
+    ) -> BTreeMap<ApplicationKey, usize> {
         let mut users: BTreeMap<Option<u32>, BTreeMap<ApplicationKey, usize>> = BTreeMap::new();
-        for (key, came) in came {
+        for (key, growth) in growths {
             let known = self.applications.get(key);
             let old = known.map_or(0, |known| known.keys.len());
             let is_new =
                 |name: &&String| !known.is_some_and(|known| known.keys.contains_key(*name));
-            let wants = old + came.named.keys().filter(is_new).count();
+            let wants = old + growth.named.keys().filter(is_new).count();
             let wants = wants.min(self.limits.per_application);
             users
-                .entry(came.share)
+                .entry(growth.share)
                 .or_default()
                 .insert(key.clone(), wants);
         }
@@ -420,7 +415,7 @@ impl Keys {
     fn add(
         &mut self,
         key: ApplicationKey,
-        mut came: Came,
+        mut growth: Growth,
         share: usize,
         meaning: Option<&Meaning>,
         now_ns: u64,
@@ -428,10 +423,10 @@ impl Keys {
         let window = now_ns / self.window_ns;
         let application = self.applications.entry(key).or_default();
         if application.name.is_empty() {
-            application.name = came.name;
+            application.name = growth.name;
         }
-        application.walks_last_minute = came.walks_last_minute;
-        let named = std::mem::take(&mut came.named);
+        application.walks_last_minute = growth.walks_last_minute;
+        let named = std::mem::take(&mut growth.named);
         // Other users want their share.
         while application.keys.len() > share {
             let Some((name, _)) = application.least(&named) else {
@@ -476,12 +471,12 @@ impl Keys {
                     key.add(more, meaning, now_ns);
                     key.execution_peak.see(more.execution_peak_bytes, window);
                 }
-                None => came.other.add_all(more),
+                None => growth.other.add_all(more),
             }
         }
         for (key, more) in [
-            (&mut application.none, &came.none),
-            (&mut application.other, &came.other),
+            (&mut application.none, &growth.none),
+            (&mut application.other, &growth.other),
         ] {
             key.add(more, meaning, now_ns);
             key.execution_peak.see(more.execution_peak_bytes, window);
@@ -509,11 +504,11 @@ fn described_key(said: &RddDescribed) -> String {
 }
 
 impl Seen {
-    /// Adds what an executor has counted since the last call to `came`.
+    /// Adds what an executor has counted since the last call to the growth of its application.
     fn count(
         &mut self,
         executor: &Executor,
-        came: &mut Came,
+        growth: &mut Growth,
         peaks: &HashMap<RddKey, Peak>,
         now_ns: u64,
     ) {
@@ -541,16 +536,16 @@ impl Seen {
                 continue;
             }
             let more = match (rdd, &row.described) {
-                (RddKey::None, _) => &mut came.none,
-                (_, Some(said)) => came.named.entry(described_key(said)).or_default(),
+                (RddKey::None, _) => &mut growth.none,
+                (_, Some(said)) => growth.named.entry(described_key(said)).or_default(),
                 (_, None) => {
                     let since = *self.waiting.entry(*rdd).or_insert(now_ns);
                     if now_ns.saturating_sub(since) < DESCRIBED_WITHIN_NS {
                         waiting.add(&grown);
-                        came.other.add(&Counts::default(), &held, &peak);
+                        growth.other.add(&Counts::default(), &held, &peak);
                         continue;
                     }
-                    came.named.entry(key_of("", "")).or_default()
+                    growth.named.entry(key_of("", "")).or_default()
                 }
             };
             more.add(&grown, &held, &peak);
@@ -565,19 +560,22 @@ impl Seen {
         for (rdd, held) in executor.memory.holders() {
             if !executor.rdds.contains_key(&rdd) {
                 let more = match rdd {
-                    RddKey::None => &mut came.none,
-                    _ => &mut came.other,
+                    RddKey::None => &mut growth.none,
+                    _ => &mut growth.other,
                 };
                 more.add(&Counts::default(), held, &Peak::default());
             }
         }
         if let Some(held) = overflow(executor) {
-            came.other.add(&Counts::default(), &held, &Peak::default());
+            growth
+                .other
+                .add(&Counts::default(), &held, &Peak::default());
         }
         let rest = total.less(&self.counted).less(&waiting);
-        came.other.grown.add(&rest);
+        growth.other.grown.add(&rest);
         self.counted.add(&rest);
-        came.walks_last_minute
+        growth
+            .walks_last_minute
             .add(&executor.all_walks.last_minute(now_ns));
         self.rdds.retain(|rdd, _| executor.rdds.contains_key(rdd));
         self.waiting

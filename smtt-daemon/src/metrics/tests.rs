@@ -13,11 +13,25 @@ use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::shared::DaemonInfo;
 
-pub(super) fn shared(keys: usize) -> Shared {
+/// A state and the exporter of its metrics.
+pub(super) struct Exported {
+    shared: Shared,
+    pub(super) exporter: Exporter,
+}
+
+impl std::ops::Deref for Exported {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+pub(super) fn shared(keys: usize) -> Exported {
     shared_with(MetricsSettings::at_once(keys))
 }
 
-pub(super) fn shared_with(metrics: MetricsSettings) -> Shared {
+pub(super) fn shared_with(metrics: MetricsSettings) -> Exported {
     let info = DaemonInfo {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
@@ -38,7 +52,8 @@ pub(super) fn shared_with(metrics: MetricsSettings) -> Shared {
         verdict("fork", VerdictState::Unsupported),
     ]);
     shared.set_bpf_memory_bytes(4096);
-    shared
+    let exporter = Exporter::new(metrics);
+    Exported { shared, exporter }
 }
 
 pub(super) fn apply(shared: &Shared, executor: u64, fact: Fact) {
@@ -95,14 +110,14 @@ pub(super) fn reads(read: u64) -> FaultCounters {
     }
 }
 
-pub(super) fn scrape(shared: &Shared, accept: &str) -> String {
+pub(super) fn scrape(shared: &Exported, accept: &str) -> String {
     scrape_for(shared, accept, Names::Shown)
 }
 
-fn scrape_for(shared: &Shared, accept: &str, names: Names) -> String {
+fn scrape_for(shared: &Exported, accept: &str, names: Names) -> String {
     let format = Format::accepted(accept);
     let text = shared
-        .exporter()
+        .exporter
         .scrape(shared, format, names, Reader::Scraper);
     text.expect("written")
 }
@@ -113,7 +128,7 @@ pub(super) fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
         .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
 
-fn small() -> Shared {
+fn small() -> Exported {
     let shared = shared(100);
     described(&shared, 1, "0");
     let name = "MapPartitionsRDD\n\"x\"".to_owned();

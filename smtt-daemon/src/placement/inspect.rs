@@ -91,8 +91,8 @@ impl Process {
         registered_second: u64,
     ) -> Result<Self, InspectError> {
         let handle = Handle::open(pid).map_err(|_| InspectError::Ended)?;
-        let started = handle.start_ticks().ok_or(InspectError::Ended)?;
-        if started / procfs::ticks_per_second().max(1) > registered_second {
+        let started = handle.start_second().ok_or(InspectError::Ended)?;
+        if started > registered_second {
             return Err(InspectError::Ended);
         }
         let open = |name: &'static str| {

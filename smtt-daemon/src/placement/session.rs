@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::inspect::InspectError;
-use crate::helpers::{Helpers, Places};
+use crate::helpers::{Helpers, JobLimits};
 
 /// Helpers at a time.
-const PLACES: Places = Places {
+const PLACES: JobLimits = JobLimits {
     per_user: 2,
     all: 8,
 };

@@ -5,9 +5,8 @@
 //! largest of several readings is the answer.
 
 use std::collections::BTreeMap;
-use std::fs;
 
-use smtt_machine::proc::stat;
+use smtt_machine::proc;
 
 /// Readings that are compared; a process that faults all the time has a lower bound after them.
 const READINGS: u32 = 30;
@@ -34,10 +33,7 @@ impl Before {
                     .get(key)
                     .is_none_or(|found| found.readings < READINGS)
             })
-            .filter_map(|(pid, key)| {
-                let stat = stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-                Some((*key, stat.minflt + stat.majflt))
-            })
+            .filter_map(|(pid, key)| Some((*key, proc::page_faults(*pid)?)))
             .collect()
     }
 

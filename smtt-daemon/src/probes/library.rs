@@ -38,8 +38,8 @@ use smtt_machine::proc::{Handle, Image};
 use self::inode::Page;
 use self::known::{Digest, Known, digest, hex};
 use self::link::{Attacher, Links, close};
-pub use self::places::Places;
-use self::places::{Held, Room};
+pub use self::places::FilePlaces;
+use self::places::{Admission, Held};
 use self::state::{Configured, FileId, Probed, Stamp, State};
 use super::{Verdict, VerdictState};
 use crate::subordinate::ShareOwners;
@@ -92,7 +92,7 @@ pub struct Libraries {
     state: Mutex<State>,
     closing: Sender<(Links, Arc<Page>)>,
     /// Places for files of executors with probes: a descriptor each, 19 before Linux 6.6.
-    places: Places,
+    places: FilePlaces,
     owners: Arc<ShareOwners>,
 }
 
@@ -101,7 +101,7 @@ impl Libraries {
     pub(super) fn load(
         ebpf: &mut Ebpf,
         object: &[u8],
-        places: Places,
+        places: FilePlaces,
         owners: Arc<ShareOwners>,
     ) -> anyhow::Result<Self> {
         let program: &mut UProbe = ebpf
@@ -419,7 +419,7 @@ impl Libraries {
         let mut state = self.state();
         state.pages.retain(|page| page.strong_count() > 0);
         state.pages.push(page);
-        state.set_aside(id);
+        state.replace_id(id);
         state.files.insert(id, probed);
         tracing::debug!(
             milliseconds = begin.elapsed().as_millis() as u64,
@@ -464,10 +464,10 @@ impl Libraries {
                 share: file.share,
                 idle_since: file.executors.is_empty().then_some(file.idle_since),
             });
-            let idle = match self.places.room(held, share) {
-                Room::Free => return Ok(()),
-                Room::After(idle) => idle,
-                Room::None { own, all } => bail!(
+            let idle = match self.places.admit(held, share) {
+                Admission::Free => return Ok(()),
+                Admission::After(idle) => idle,
+                Admission::Refused { own, all } => bail!(
                     "user {share} has {own} of {all} probed library files: there is no room for another"
                 ),
             };
@@ -478,7 +478,7 @@ impl Libraries {
     }
 
     /// Forgets a process that has ended, or replaced its program.
-    pub fn left(&self, pid: u32, image: Image) {
+    pub fn process_ended(&self, pid: u32, image: Image) {
         let mut state = self.state();
         let is = |process: &Process| process.pid == pid && process.image == image;
         state.unknown.retain(|process| !is(process));

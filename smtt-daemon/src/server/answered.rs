@@ -1,10 +1,8 @@
-//! Which answers this daemon has given. A client that knows the daemon by two names counts it once; a worker that only
-//! claims to be this daemon is not confirmed.
+//! Marks each answer with the identity of the daemon, and keeps the digest of an answer whose question has an id, for
+//! [`Answered`](crate::answered::Answered).
 
-use std::collections::VecDeque;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
@@ -14,53 +12,12 @@ use axum::middleware::Next;
 use axum::response::Response;
 use hyper::body::{Bytes, Frame, SizeHint};
 use sha2::{Digest as _, Sha256};
-use smtt_model::protocol::{self, INSTANCE, QUESTION};
+use smtt_model::protocol::{INSTANCE, QUESTION};
 
 use crate::shared::Shared;
 
-/// Answers whose digests are kept: clients ask for them at once.
-const KEPT: usize = 256;
 /// Characters of the id of a question.
 const ID_MAX: usize = 64;
-
-/// The identity of this run of the daemon, and digests of its last answers.
-#[derive(Debug)]
-pub struct Answered {
-    instance: HeaderValue,
-    digests: Mutex<VecDeque<[u8; 32]>>,
-}
-
-impl Default for Answered {
-    fn default() -> Self {
-        let random = || RandomState::new().build_hasher().finish();
-        let instance = format!("{:016x}{:016x}", random(), random());
-        Self {
-            instance: HeaderValue::try_from(instance).unwrap_or(HeaderValue::from_static("0")),
-            digests: Mutex::default(),
-        }
-    }
-}
-
-impl Answered {
-    /// The identity and the digests, the oldest first.
-    #[must_use]
-    pub fn list(&self) -> protocol::Answered {
-        let digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        let hex = |digest: &[u8; 32]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        protocol::Answered {
-            instance: self.instance.to_str().unwrap_or_default().to_owned(),
-            digests: digests.iter().map(hex).collect(),
-        }
-    }
-
-    fn keep(&self, digest: [u8; 32]) {
-        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        if digests.len() >= KEPT {
-            digests.pop_front();
-        }
-        digests.push_back(digest);
-    }
-}
 
 /// Adds the identity to an answer and, where the question has an id, keeps the digest of what is sent.
 pub async fn remember(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
@@ -78,10 +35,12 @@ pub async fn remember(State(shared): State<Arc<Shared>>, request: Request, next:
         hash
     });
     let mut response = next.run(request).await;
-    let instance = shared.answered().instance.clone();
-    response
-        .headers_mut()
-        .insert(HeaderName::from_static(INSTANCE), instance);
+    // Hexadecimal digits are always a value of a header.
+    if let Ok(instance) = HeaderValue::from_str(shared.answered().instance()) {
+        response
+            .headers_mut()
+            .insert(HeaderName::from_static(INSTANCE), instance);
+    }
     match hash {
         Some(hash) if response.status().is_success() => response.map(|body| {
             Body::new(Hashed {

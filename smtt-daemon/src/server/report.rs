@@ -6,7 +6,7 @@ use smtt_model::protocol::{ApplicationReport, REPORT_ROWS, Report};
 use smtt_model::rows::{ApplicationKey, Filter, RddRow};
 use smtt_model::state::State;
 
-use super::parts::{Size, each_rows};
+use crate::parts::{Size, each_rows};
 use crate::shared::Shared;
 
 /// The report of everything that the filter lets through.

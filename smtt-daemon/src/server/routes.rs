@@ -20,19 +20,19 @@ use smtt_model::state::State;
 use smtt_web::connections::Endless;
 use smtt_web::guard::{add_headers, admit};
 
-use super::Web;
-use super::advice::advice;
 use super::answered::remember;
 use super::deaths::{death, deaths};
 use super::heavy::Turns;
 use super::lines::Lines;
-use super::parts::{self, SMALL, Size};
 use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
 use super::scrape::Scrapes;
 use super::summaries::{ended_tasks, summaries, work};
-use crate::metrics::{Format, Names, Reader};
+use super::{Sources, Web};
+use crate::advice::advice;
+use crate::metrics::{Exporter, Format, Names, Reader};
+use crate::parts::{self, SMALL, Size};
 use crate::progress::UNHEALTHY;
 use crate::shared::Shared;
 
@@ -40,6 +40,7 @@ use crate::shared::Shared;
 #[derive(Clone)]
 pub struct Service {
     shared: Arc<Shared>,
+    exporter: Arc<Exporter>,
     turns: Turns,
     scrapes: Scrapes,
     /// Who may read its metrics, and whether they show names.
@@ -47,26 +48,28 @@ pub struct Service {
 }
 
 impl Service {
-    fn new(shared: Arc<Shared>, web: impl Into<Web>) -> Self {
+    fn new(sources: Sources, web: impl Into<Web>) -> Self {
+        let Sources { shared, exporter } = sources;
         Self {
             turns: Turns::new(shared.making()),
             shared,
+            exporter,
             scrapes: Scrapes::default(),
             web: web.into(),
         }
     }
 }
 
-type Held = Extract<Service>;
+type ServiceState = Extract<Service>;
 
 /// All routes: the interface of `smtt-ctl` and the routes of the metrics port.
-pub fn control_router(shared: Arc<Shared>) -> Router {
-    listings(&shared)
+pub fn control_router(sources: Sources) -> Router {
+    listings(&sources.shared)
         .route("/v1/doctor", get(doctor))
         .route("/v1/trace/follow", get(follow_route))
-        .with_state(Service::new(Arc::clone(&shared), Names::Shown))
+        .with_state(Service::new(sources.clone(), Names::Shown))
         .merge(web_router(
-            shared,
+            sources,
             Web {
                 reader: Reader::Person,
                 ..Web::from(Names::Shown)
@@ -79,11 +82,11 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
     Router::new()
         .route(
             "/v1/answered",
-            get(async |Extract(service): Held| Json(service.shared.answered().list())),
+            get(async |Extract(service): ServiceState| Json(service.shared.answered().list())),
         )
         .route(
             "/v1/status",
-            get(|Extract(service): Held| {
+            get(|Extract(service): ServiceState| {
                 off_loop(move || Json(service.shared.status()).into_response())
             }),
         )
@@ -94,45 +97,47 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
         .route("/v1/postmortem/report", get(death_route))
         .route(
             "/v1/executors",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/executors");
-                list(held, query, order, SMALL, |s, f| s.list_executors(f))
+                list(service, query, order, SMALL, |s, f| s.list_executors(f))
             }),
         )
         .route(
             "/v1/stages",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/stages");
-                list(held, query, order, State::rows_of_stages, |s, f| {
+                list(service, query, order, State::rows_of_stages, |s, f| {
                     s.list_stages(f)
                 })
             }),
         )
         .route(
             "/v1/stages/summary",
-            get(|held, query| over_executors(held, query, order("/v1/stages/summary"), summaries)),
+            get(|service, query| {
+                over_executors(service, query, order("/v1/stages/summary"), summaries)
+            }),
         )
         .route(
             "/v1/jobs",
-            get(|held, query| {
-                over_executors(held, query, order("/v1/jobs"), |s, f, runs| {
+            get(|service, query| {
+                over_executors(service, query, order("/v1/jobs"), |s, f, runs| {
                     work(s, f, runs, WorkBy::Job)
                 })
             }),
         )
         .route(
             "/v1/queries",
-            get(|held, query| {
-                over_executors(held, query, order("/v1/queries"), |s, f, runs| {
+            get(|service, query| {
+                over_executors(service, query, order("/v1/queries"), |s, f, runs| {
                     work(s, f, runs, WorkBy::Query)
                 })
             }),
         )
         .route(
             "/v1/tasks/failed",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/tasks/failed");
-                list(held, query, order, State::rows_of_tasks, |s, f| {
+                list(service, query, order, State::rows_of_tasks, |s, f| {
                     s.list_failed_tasks(f)
                 })
             }),
@@ -140,59 +145,59 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
         .route("/v1/tasks/ended", get(ended))
         .route(
             "/v1/tasks",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/tasks");
-                list(held, query, order, State::rows_of_tasks, |s, f| {
+                list(service, query, order, State::rows_of_tasks, |s, f| {
                     s.list_tasks(f)
                 })
             }),
         )
         .route(
             "/v1/rdds",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/rdds");
-                list(held, query, order, State::rows_of_rdds, |s, f| {
+                list(service, query, order, State::rows_of_rdds, |s, f| {
                     s.list_rdds(f)
                 })
             }),
         )
         .route(
             "/v1/blocks",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/blocks");
-                list(held, query, order, SMALL, |s, f| s.list_blocks(f))
+                list(service, query, order, SMALL, |s, f| s.list_blocks(f))
             }),
         )
         .route(
             "/v1/memory",
-            get(|held, query| {
+            get(|service, query| {
                 let order = order("/v1/memory");
-                list(held, query, order, SMALL, |s, f| s.list_memory(f))
+                list(service, query, order, SMALL, |s, f| s.list_memory(f))
             }),
         )
         .route(
             "/v1/pages",
-            get(|held, query| pages(held, query, PagesBy::Rdd)),
+            get(|service, query| pages(service, query, PagesBy::Rdd)),
         )
         .route(
             "/v1/pages/blocks",
-            get(|held, query| pages(held, query, PagesBy::Block)),
+            get(|service, query| pages(service, query, PagesBy::Block)),
         )
         .route(
             "/v1/pages/tasks",
-            get(|held, query| pages(held, query, PagesBy::Task)),
+            get(|service, query| pages(service, query, PagesBy::Task)),
         )
         .route(
             "/v1/pages/executors",
-            get(|held, query| pages(held, query, PagesBy::Executor)),
+            get(|service, query| pages(service, query, PagesBy::Executor)),
         )
         .route_layer(from_fn_with_state(Arc::clone(shared), remember))
 }
 
 /// The routes of the metrics port, whose metrics show names or hide them.
-pub fn web_router(shared: Arc<Shared>, web: impl Into<Web>) -> Router {
-    let path = shared.info().telemetry_path.clone();
-    let service = Service::new(shared, web);
+pub fn web_router(sources: Sources, web: impl Into<Web>) -> Router {
+    let path = sources.shared.info().telemetry_path.clone();
+    let service = Service::new(sources, web);
     let mut router = Router::new()
         .route("/", get(landing))
         .route(&path, get(metrics));
@@ -233,7 +238,7 @@ pub(super) async fn off_loop(answer: impl FnOnce() -> Response + Send + 'static)
 /// A listing: filtered under the lock, sorted outside of it. `order` is the default sort order, the most important
 /// field first.
 async fn list<R: Serialize + Send + 'static>(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
     size: Size,
@@ -304,7 +309,7 @@ fn sorted(
 
 /// A listing whose rows are over several executors.
 async fn over_executors(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     order: &'static [&'static str],
     rows: fn(&Shared, &Filter, &mut Runs) -> io::Result<()>,
@@ -325,7 +330,7 @@ async fn over_executors(
 
 /// Task attempts that have ended, with their lives in parts.
 async fn ended(
-    held: Held,
+    service: ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     if let Ok(Query(query)) = &query
@@ -333,27 +338,30 @@ async fn ended(
     {
         return refused("ended tasks are selected by app, user and executor");
     }
-    over_executors(held, query, order("/v1/tasks/ended"), ended_tasks).await
+    over_executors(service, query, order("/v1/tasks/ended"), ended_tasks).await
 }
 
 /// Placement of bytes, largest first.
 async fn pages(
-    held: Held,
+    service: ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     by: PagesBy,
 ) -> Response {
     let order = order("/v1/pages");
-    list(held, query, order, SMALL, move |s, f| s.list_pages(f, by)).await
+    list(service, query, order, SMALL, move |s, f| {
+        s.list_pages(f, by)
+    })
+    .await
 }
 
-async fn doctor(Extract(service): Held) -> Response {
+async fn doctor(Extract(service): ServiceState) -> Response {
     let checks = service.shared.info().doctor;
     // The checks read files and try system calls.
     off_loop(move || Json(checks()).into_response()).await
 }
 
 async fn report_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -366,7 +374,7 @@ async fn report_route(
 }
 
 async fn advise_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -379,7 +387,7 @@ async fn advise_route(
 }
 
 async fn deaths_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -392,7 +400,7 @@ async fn deaths_route(
 }
 
 async fn death_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -406,7 +414,7 @@ async fn death_route(
 
 /// Live records, one JSON object per line, until the client hangs up.
 async fn follow_route(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     Extension(endless): Extension<Endless>,
     query: Result<Query<FollowQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
@@ -429,7 +437,7 @@ async fn follow_route(
 }
 
 async fn history(
-    Extract(service): Held,
+    Extract(service): ServiceState,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
@@ -449,7 +457,7 @@ async fn history(
     }
 }
 
-async fn landing(Extract(service): Held) -> Response {
+async fn landing(Extract(service): ServiceState) -> Response {
     let info = service.shared.info();
     Html(format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>SMTT</title></head>\
@@ -463,7 +471,7 @@ async fn landing(Extract(service): Held) -> Response {
 }
 
 /// Waits for no lock and for no other thread.
-async fn healthy(Extract(service): Held) -> (StatusCode, String) {
+async fn healthy(Extract(service): ServiceState) -> (StatusCode, String) {
     match service.shared.progress().longer_than(UNHEALTHY) {
         None => (StatusCode::OK, "smtt-daemon is healthy\n".to_owned()),
         Some((step, time)) => {
@@ -474,7 +482,7 @@ async fn healthy(Extract(service): Held) -> (StatusCode, String) {
     }
 }
 
-async fn ready(Extract(service): Held) -> (StatusCode, &'static str) {
+async fn ready(Extract(service): ServiceState) -> (StatusCode, &'static str) {
     if service.shared.is_ready() {
         (StatusCode::OK, "smtt-daemon is ready\n")
     } else {
@@ -482,16 +490,18 @@ async fn ready(Extract(service): Held) -> (StatusCode, &'static str) {
     }
 }
 
-async fn metrics(Extract(service): Held, headers: HeaderMap) -> Response {
+async fn metrics(Extract(service): ServiceState, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT);
     let format = Format::accepted(accept.and_then(|value| value.to_str().ok()).unwrap_or(""));
     let Service {
         shared,
+        exporter,
         scrapes,
         web,
         ..
-    } = &service;
-    match scrapes.answer(shared, format, web.names, web.reader).await {
+    } = service;
+    let scrape = move || exporter.scrape(&shared, format, web.names, web.reader);
+    match scrapes.answer(format, web.names, web.reader, scrape).await {
         Ok(pieces) => {
             let content_type = [(header::CONTENT_TYPE, format.content_type())];
             (content_type, Body::new(pieces)).into_response()

@@ -13,7 +13,6 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::Mutex;
 
 use crate::metrics::{Format, Names, Reader};
-use crate::shared::Shared;
 
 /// How long a scraper may get the answer that another one got.
 const FRESH: Duration = Duration::from_secs(1);
@@ -38,31 +37,30 @@ struct Made {
 pub struct Scrapes(Arc<Mutex<VecDeque<Made>>>);
 
 impl Scrapes {
-    /// The answer to a scrape, at most a second old.
+    /// The answer to a scrape, at most a second old; `scrape` makes a new one on another thread.
     ///
     /// # Errors
     /// When the text cannot be written.
     pub async fn answer(
         &self,
-        shared: &Arc<Shared>,
         format: Format,
         names: Names,
         reader: Reader,
+        scrape: impl FnOnce() -> Result<String, fmt::Error> + Send + 'static,
     ) -> Result<Pieces, fmt::Error> {
         let answers = self.clone();
-        let shared = Arc::clone(shared);
         // A task of its own: a client that hangs up must not let another scrape begin beside this one.
-        let made = tokio::spawn(async move { answers.fresh(shared, format, names, reader).await });
+        let made = tokio::spawn(async move { answers.fresh(format, names, reader, scrape).await });
         made.await.unwrap_or(Err(fmt::Error))
     }
 
     /// The answer that is there, or a new one.
     async fn fresh(
         &self,
-        shared: Arc<Shared>,
         format: Format,
         names: Names,
         reader: Reader,
+        scrape: impl FnOnce() -> Result<String, fmt::Error> + Send + 'static,
     ) -> Result<Pieces, fmt::Error> {
         // Held while the answer is made: whoever waits here finds it afterwards.
         let mut made = self.0.lock().await;
@@ -76,9 +74,7 @@ impl Scrapes {
         while made.len() >= ANSWERS {
             made.pop_front();
         }
-        let text = tokio::task::spawn_blocking(move || {
-            shared.exporter().scrape(&shared, format, names, reader)
-        });
+        let text = tokio::task::spawn_blocking(scrape);
         let text = Arc::new(text.await.unwrap_or(Err(fmt::Error))?);
         let pieces = Pieces::of(&text);
         // From now on: whoever waited for a long scrape shares it.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use smtt_daemon::server::advice;
+use smtt_daemon::advice::advice;
 use smtt_machine::doctor;
 use smtt_machine::pages::Method;
 use smtt_model::rows::{Filter, PagesBy};

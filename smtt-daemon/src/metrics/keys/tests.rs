@@ -11,7 +11,7 @@ use smtt_model::decode::{
 use smtt_model::readings::Readings;
 use smtt_model::subordinate::SubordinateIds;
 
-use super::super::tests::{reads, shared, shared_with, value};
+use super::super::tests::{Exported, reads, shared, shared_with, value};
 use super::super::{Format, KeyLimits, MetricsSettings, Names, Reader};
 use super::*;
 use crate::shared::Shared;
@@ -84,9 +84,10 @@ fn faults(shared: &Shared, who: (u32, u64), counts: &[(u32, u64)], now_ns: u64) 
     shared.state().add(&readings, now_ns);
 }
 
-fn scrape(shared: &Shared, reader: Reader) -> String {
-    let exporter = shared.exporter();
-    let text = exporter.scrape(shared, Format::Text, Names::Shown, reader);
+fn scrape(shared: &Exported, reader: Reader) -> String {
+    let text = shared
+        .exporter
+        .scrape(shared, Format::Text, Names::Shown, reader);
     text.expect("written")
 }
 
@@ -149,7 +150,7 @@ fn a_new_counter_is_zero_for_every_scraper_first() {
     rdd(&shared, ME, 7, "links", "");
     faults(&shared, ME, &[(7, 40)], 100 * SECOND);
     // The thread between scrapes sees it first; there was no scrape yet.
-    shared.exporter().account(&shared);
+    shared.exporter.account(&shared);
     let at = |seconds: u64, growth: u64| {
         faults(&shared, ME, &[(7, growth)], seconds * SECOND);
         let executor = r#"smtt_executor_page_faults_total{application_id="app-1",user="1000",executor_id="0",attribution="attributed"}"#;
@@ -220,7 +221,7 @@ fn keys_and_other_add_up_and_never_go_back() {
     // RDDs without a description wait for it, but not forever.
     for now in [3000, 3015] {
         shared.state().add(&Readings::default(), now * SECOND);
-        shared.exporter().account(&shared);
+        shared.exporter.account(&shared);
     }
     let now = keys(&scrape(&shared, Reader::Scraper), 1000);
     assert_eq!(now.values().sum::<u64>(), all, "{now:?}");
@@ -236,7 +237,7 @@ fn an_executor_that_is_forgotten_takes_no_count_back() {
         rdd(&shared, who, 7, "links", "");
         faults(&shared, who, &[(7, 5)], 2 * SECOND);
     }
-    shared.exporter().account(&shared);
+    shared.exporter.account(&shared);
     told(
         &shared,
         (1000, 2),
@@ -271,7 +272,7 @@ fn an_idle_key_makes_room_and_a_claim_yields_to_a_count() {
     // The memory is still somewhere.
     assert!(text.contains(&format!("{storage}\"other\"}}")), "{text}");
     faults(&shared, ME, &[(3, 7)], 20 * SECOND);
-    let now = |shared: &Shared| keys(&scrape(shared, Reader::Scraper), 1000);
+    let now = |shared: &Exported| keys(&scrape(shared, Reader::Scraper), 1000);
     assert_eq!(now(&shared), seen(&[("old", 5), ("other", 7)]));
     faults(&shared, ME, &[(3, 1)], 700 * SECOND);
     assert_eq!(now(&shared), seen(&[("new", 1), ("other", 7)]));
@@ -356,7 +357,7 @@ fn a_short_lived_execution_memory_has_a_peak() {
     // Between two counts.
     told(&shared, ME, 30 * SECOND, Fact::PageAllocated(page));
     told(&shared, ME, 30 * SECOND, Fact::PageFreed(freed));
-    shared.exporter().account(&shared);
+    shared.exporter.account(&shared);
     let peak = |seconds: u64| {
         shared.state().add(&Readings::default(), seconds * SECOND);
         let text = scrape(&shared, Reader::Scraper);

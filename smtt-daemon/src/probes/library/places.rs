@@ -7,7 +7,7 @@ use super::FileId;
 
 /// The places and how users share them.
 #[derive(Clone, Copy, Debug)]
-pub struct Places {
+pub struct FilePlaces {
     /// Most files.
     pub all: usize,
     /// Share of the places that one user may hold where no other user holds one, in thousandths.
@@ -26,28 +26,26 @@ pub(super) struct Held {
 
 /// Whether there is a place for another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Admission {
+    /// There is one.
     Free,
     /// There may be one when this idle file is removed.
     After(FileId),
     /// The user has `own` of `all` files that have a place.
-    None {
-        own: usize,
-        all: usize,
-    },
+    Refused { own: usize, all: usize },
 }
 
-impl Places {
+impl FilePlaces {
     /// Whether a file of this share may have a place: while the files of its share are fewer than a fixed multiple of the
     /// free places, as in the kernel side's tables. One user alone can hold the user share, several get equal parts.
-    pub(super) fn room(&self, held: impl Iterator<Item = Held>, share: u32) -> Room {
+    pub(super) fn admit(&self, held: impl Iterator<Item = Held>, share: u32) -> Admission {
         let held: Vec<Held> = held.collect();
         let of = |share| held.iter().filter(|file| file.share == share).count();
         let (own, all) = (of(share), held.len());
         let free = self.all.saturating_sub(all);
         let part = (self.user_share_permille as usize).min(1000);
         if own * (1000 - part) < free * part {
-            return Room::Free;
+            return Admission::Free;
         }
         // Its own idle files first, then those of users with more.
         let idle = held.iter().filter_map(|file| {
@@ -56,8 +54,8 @@ impl Places {
             (!other || of(file.share) > own).then_some((other, since, file.id))
         });
         match idle.min() {
-            Some((_, _, id)) => Room::After(id),
-            None => Room::None { own, all },
+            Some((_, _, id)) => Admission::After(id),
+            None => Admission::Refused { own, all },
         }
     }
 }
@@ -68,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    const PLACES: Places = Places {
+    const PLACES: FilePlaces = FilePlaces {
         all: 256,
         user_share_permille: 750,
     };
@@ -84,7 +82,7 @@ mod tests {
     /// Brings files of a share until one is refused.
     fn fill(held: &mut Vec<Held>, share: u32) -> usize {
         let before = held.len();
-        while PLACES.room(held.iter().copied(), share) == Room::Free {
+        while PLACES.admit(held.iter().copied(), share) == Admission::Free {
             held.push(file(held.len(), share));
         }
         held.len() - before
@@ -97,14 +95,14 @@ mod tests {
         assert_eq!(fill(&mut held, 2), 48);
         assert_eq!(fill(&mut held, 3), 12);
         assert!(matches!(
-            PLACES.room(held.iter().copied(), 1),
-            Room::None { own: 192, all: 252 }
+            PLACES.admit(held.iter().copied(), 1),
+            Admission::Refused { own: 192, all: 252 }
         ));
         // Users that begin at the same time get equal parts.
         let mut held = Vec::new();
         for number in 0..256 {
             let share = number % 2;
-            if PLACES.room(held.iter().copied(), share) == Room::Free {
+            if PLACES.admit(held.iter().copied(), share) == Admission::Free {
                 held.push(file(number as usize, share));
             }
         }
@@ -120,26 +118,26 @@ mod tests {
         held[7].idle_since = Some(now);
         held[9].idle_since = Some(now + Duration::from_secs(1));
         assert_eq!(
-            PLACES.room(held.iter().copied(), 1),
-            Room::After(held[7].id)
+            PLACES.admit(held.iter().copied(), 1),
+            Admission::After(held[7].id)
         );
         fill(&mut held, 2);
         assert_eq!(
-            PLACES.room(held.iter().copied(), 2),
-            Room::After(held[7].id)
+            PLACES.admit(held.iter().copied(), 2),
+            Admission::After(held[7].id)
         );
         held[200].idle_since = Some(now + Duration::from_secs(2));
         assert_eq!(
-            PLACES.room(held.iter().copied(), 2),
-            Room::After(held[200].id),
+            PLACES.admit(held.iter().copied(), 2),
+            Admission::After(held[200].id),
             "its own goes first"
         );
         // A user with more takes none of a user with fewer.
         held[7].idle_since = None;
         held[9].idle_since = None;
         assert!(matches!(
-            PLACES.room(held.iter().copied(), 1),
-            Room::None { .. }
+            PLACES.admit(held.iter().copied(), 1),
+            Admission::Refused { .. }
         ));
     }
 }

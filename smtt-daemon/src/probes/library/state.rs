@@ -56,8 +56,8 @@ pub struct State {
     pub files: HashMap<FileId, Probed>,
     /// Pages of all files with probes, also of those that are being detached from.
     pub pages: Vec<Weak<Page>>,
-    /// Files whose numbers are another inode's by now.
-    pub aside: u64,
+    /// Files that got other numbers so far, because an overlay shows another inode by theirs: the next such number.
+    pub replaced_ids: u64,
     pub pace: Pace,
     /// Living processes whose library is not known.
     pub unknown: BTreeSet<Process>,
@@ -65,12 +65,12 @@ pub struct State {
 
 impl State {
     /// Gives a file with these numbers others, which no file has: an overlay shows another inode by them now.
-    pub fn set_aside(&mut self, id: FileId) {
+    pub fn replace_id(&mut self, id: FileId) {
         let Some(probed) = self.files.remove(&id) else {
             return;
         };
-        let other = (u64::MAX, self.aside);
-        self.aside += 1;
+        let other = (u64::MAX, self.replaced_ids);
+        self.replaced_ids += 1;
         for configured in self.configured.values_mut() {
             if configured.file == Ok(id) {
                 configured.file = Ok(other);

@@ -254,19 +254,19 @@ impl Sampler {
                     group.cpus.insert(cpu);
                 }
             }
-            self.come(ebpf, cpu);
+            self.open_cpu(ebpf, cpu);
         }
     }
 
     /// Tries again to open the events of CPUs that came online, where that failed some time ago.
     pub fn retry_cpus(&mut self, ebpf: &Ebpf) {
         for cpu in self.retries.due(Instant::now()) {
-            self.come(ebpf, cpu);
+            self.open_cpu(ebpf, cpu);
         }
     }
 
     /// Opens the events of a CPU that came online and switches on those of this pass.
-    fn come(&mut self, ebpf: &Ebpf, cpu: u32) {
+    fn open_cpu(&mut self, ebpf: &Ebpf, cpu: u32) {
         let opened = program(ebpf)
             .map_err(|error| format!("{error:#}"))
             .and_then(|program| self.open(cpu, program))

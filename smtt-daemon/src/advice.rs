@@ -1,4 +1,5 @@
-//! The answer of `/v1/advise`: the rules' input for each application, and the surroundings of its executors.
+//! Advice for each application: the rules' input, and the surroundings of its executors. It is the answer of
+//! `/v1/advise`, a part of the history, and the findings among the metrics.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
