@@ -35,7 +35,7 @@ use super::{Exit, Failure, say};
 pub(super) use self::reports::{OfApplication, Reports, named};
 pub(super) use self::work::run as work;
 
-pub(super) use self::answer::{harmless, message, read_harmless};
+pub(super) use self::answer::{message, read_harmless};
 pub use self::merge::Merge;
 pub use self::spec::Worker;
 

@@ -3,7 +3,6 @@
 mod consumers;
 mod executors;
 mod functions;
-mod glob;
 mod groups;
 mod history;
 mod jobs;
@@ -24,11 +23,11 @@ use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 
 use crate::attribute::{Names, RddKey, StageKey};
+use crate::glob::matches;
 use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use functions::{ActivityRow, FunctionRow, FunctionsRow, HELPER, TASK, ThreadTimesRow};
-pub use glob::matches;
 pub use groups::{GroupBy, RddGroupRow, rdd_groups};
 pub use history::HistoryRow;
 pub use jobs::{JobRow, WorkBy, WorkSums};

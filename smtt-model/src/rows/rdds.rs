@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::page_walks::is_sampled;
 use super::short::matters;
-use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, matches};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{Doing, RddKey};
 use crate::decode::RddDescribed;
+use crate::glob::matches;
 use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
 /// The marker's hook that reports reads of cached blocks, and the class of that hook.

@@ -293,7 +293,7 @@ impl Owner<'_> {
 
     /// Whether the owner is the block with this name.
     pub(crate) fn is_block(&self, wanted: &str) -> bool {
-        matches!(self, Self::Block(name, _) if crate::rows::matches(wanted, name))
+        matches!(self, Self::Block(name, _) if crate::glob::matches(wanted, name))
     }
 }
 
