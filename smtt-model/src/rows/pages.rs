@@ -146,11 +146,11 @@ impl Figures {
         if row.sample.is_some() {
             row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
         }
-        if let Some(hotness) = self.touched.hotness() {
+        if let Some(hotness) = self.accessed.hotness() {
             row.hotness = Some(hotness);
             row.hotness_method = Some(HotnessMethod::Damon);
-            row.hot_bytes = Some(self.touched.hot_bytes);
-            row.checked_bytes = Some(self.touched.checked_bytes);
+            row.hot_bytes = Some(self.accessed.hot_bytes);
+            row.checked_bytes = Some(self.accessed.checked_bytes);
         }
         let Some(placed) = self.placed(sizes_known) else {
             return;
@@ -222,8 +222,8 @@ impl State {
                     let figures = figures.entry(key).or_default();
                     figures.add(&owner, held, addressed, on_heap, seen);
                     if let Owner::Block(_, block) = owner {
-                        let touched = executor.touched(block.mark(), block.on_heap, now_ns);
-                        figures.add_touched(touched);
+                        let accessed = executor.accessed(block.mark(), block.on_heap, now_ns);
+                        figures.add_accessed(accessed);
                         figures.add_reads(block, now_ns);
                     }
                 }

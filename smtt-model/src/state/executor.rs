@@ -393,7 +393,7 @@ impl Executor {
         self.left = LeftPartitions::default();
         self.finishing = VecDeque::new();
         self.memory.looked = LastExamined::default();
-        self.memory.touched = LastAccessed::default();
+        self.memory.accessed = LastAccessed::default();
     }
 
     /// Keeps the page faults of the first minute once it is over.

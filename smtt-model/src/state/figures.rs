@@ -43,7 +43,7 @@ pub struct Figures {
     pub(crate) reads_per_minute: f64,
     /// Bytes read of the blocks in memory, by node.
     pub(crate) by_node: NodeReads,
-    pub(crate) touched: Accessed,
+    pub(crate) accessed: Accessed,
 }
 
 impl Figures {
@@ -83,19 +83,19 @@ impl Figures {
         self.reads += more.reads;
         self.reads_per_minute += more.reads_per_minute;
         self.by_node.add(&more.by_node);
-        self.touched.add(&more.touched);
+        self.accessed.add(&more.accessed);
     }
 
-    pub(crate) fn add_touched(&mut self, touched: Option<&Accessed>) {
-        if let Some(touched) = touched {
-            self.touched.add(touched);
+    pub(crate) fn add_accessed(&mut self, accessed: Option<&Accessed>) {
+        if let Some(accessed) = accessed {
+            self.accessed.add(accessed);
         }
     }
 
     /// How often the row's blocks are accessed; empty without DAMON.
     #[must_use]
-    pub const fn touched(&self) -> &Accessed {
-        &self.touched
+    pub const fn accessed(&self) -> &Accessed {
+        &self.accessed
     }
 
     pub(crate) fn add_reads(&mut self, block: &Block, now_ns: u64) {
@@ -315,7 +315,7 @@ pub fn by_rdd(executor: &Executor, now_ns: u64) -> BTreeMap<RddKey, Figures> {
         let figures = figures.entry(executor.row_of(owner.rdd())).or_default();
         figures.add(&owner, held, addressed, on_heap, seen);
         if let Owner::Block(_, block) = owner {
-            figures.add_touched(executor.touched(block.mark(), block.on_heap, now_ns));
+            figures.add_accessed(executor.accessed(block.mark(), block.on_heap, now_ns));
         }
     });
     figures

@@ -51,7 +51,7 @@ pub struct Memory {
     /// The resolver's last results.
     pub looked: LastExamined,
     /// DAMON's last results.
-    pub touched: LastAccessed,
+    pub accessed: LastAccessed,
     /// Bytes read of blocks, by RDD and node.
     pub reads: ReadsByRdd,
     held: FlatTable<RddKey, MemoryHeld>,
@@ -107,7 +107,7 @@ impl Memory {
             + self.pages.bytes()
             + self.addresses.bytes()
             + self.looked.bytes()
-            + self.touched.bytes()
+            + self.accessed.bytes()
             + self.reads.bytes()
             + self.held.bytes()
     }
@@ -454,7 +454,7 @@ impl Memory {
         self.all = MemoryHeld::default();
         self.addresses = AddressMap::default();
         self.looked = LastExamined::default();
-        self.touched = LastAccessed::default();
+        self.accessed = LastAccessed::default();
     }
 
     /// After a complete snapshot: drops everything last reported before `since_ns`; returns the number of dropped
