@@ -324,7 +324,7 @@ impl State {
                 .values()
                 .fold(0, |sum, more| sum.saturating_add(*more)),
             facts_dropped_by_cause: dropped,
-            facts_by_kind: executor.came.by_kind(),
+            facts_by_kind: executor.fact_counts.by_kind(),
             records: counters.records_seen,
             records_dropped: (counters.records_ring_full)
                 .saturating_add(counters.records_rate_limited),

@@ -310,15 +310,17 @@ impl State {
             execution_memory_peak_bytes: rdd.peak.execution_bytes.max(held.execution_bytes),
             storage_memory_off_heap_bytes: held.storage_off_heap_bytes,
             execution_memory_off_heap_bytes: held.execution_off_heap_bytes,
-            blocks_stored: rdd.uses.stored,
-            blocks_stored_again: rdd.uses.stored_again,
-            blocks_found: rdd.uses.found,
-            blocks_removed: rdd.uses.removed,
-            blocks_evicted: rdd.uses.evicted,
-            block_reads: sees_reads(executor).then_some(rdd.uses.reads),
-            last_stored_age_ns: (rdd.uses.last_stored_ns > 0)
-                .then(|| self.now_ns().saturating_sub(rdd.uses.last_stored_ns)),
-            tasks_since_stored: tasks_after(executor, rdd.uses.last_stored_ns),
+            blocks_stored: rdd.block_history.stored,
+            blocks_stored_again: rdd.block_history.stored_again,
+            blocks_found: rdd.block_history.found,
+            blocks_removed: rdd.block_history.removed,
+            blocks_evicted: rdd.block_history.evicted,
+            block_reads: sees_reads(executor).then_some(rdd.block_history.reads),
+            last_stored_age_ns: (rdd.block_history.last_stored_ns > 0).then(|| {
+                self.now_ns()
+                    .saturating_sub(rdd.block_history.last_stored_ns)
+            }),
+            tasks_since_stored: tasks_after(executor, rdd.block_history.last_stored_ns),
             attributed_by: "context".to_owned(),
             samples_by_address: rdd.samples_by_address,
             contexts: if whole {

@@ -63,11 +63,12 @@ impl LastAccessed {
     /// Result for a block from the last window that covered it, if the block has not moved since and the result is
     /// recent.
     #[must_use]
-    pub fn of(&self, mark: RangesId, now_ns: u64) -> Option<&Accessed> {
+    pub fn of(&self, ranges_id: RangesId, now_ns: u64) -> Option<&Accessed> {
         self.found
-            .get(&mark.serial)
+            .get(&ranges_id.serial)
             .filter(|found| {
-                found.addresses == mark.addresses && now_ns.saturating_sub(found.time_ns) < KEPT_NS
+                found.addresses == ranges_id.addresses
+                    && now_ns.saturating_sub(found.time_ns) < KEPT_NS
             })
             .map(|found| &found.accessed)
     }
@@ -76,8 +77,15 @@ impl LastAccessed {
 impl Executor {
     /// Result for a block, if the block has not moved since.
     #[must_use]
-    pub fn accessed(&self, mark: Option<RangesId>, on_heap: bool, now_ns: u64) -> Option<&Accessed> {
-        self.memory.accessed.of(self.known(mark, on_heap)?, now_ns)
+    pub fn accessed(
+        &self,
+        ranges_id: Option<RangesId>,
+        on_heap: bool,
+        now_ns: u64,
+    ) -> Option<&Accessed> {
+        self.memory
+            .accessed
+            .of(self.current_ranges(ranges_id, on_heap)?, now_ns)
     }
 }
 
@@ -100,14 +108,14 @@ impl State {
             }
             let known = &mut executor.memory.accessed.found;
             known.retain(|_, found| time_ns.saturating_sub(found.time_ns) < KEPT_NS);
-            for (mark, accessed) in blocks {
+            for (ranges_id, accessed) in blocks {
                 let found = Found {
-                    addresses: mark.addresses,
+                    addresses: ranges_id.addresses,
                     time_ns,
                     accessed,
                 };
-                if caps.admit(known.row_bytes(&mark.serial)) {
-                    known.insert(mark.serial, found);
+                if caps.admit(known.row_bytes(&ranges_id.serial)) {
+                    known.insert(ranges_id.serial, found);
                 }
             }
         });
@@ -120,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_was_found_stands_for_where_and_when_it_was() {
-        let mark = |serial, addresses| RangesId { serial, addresses };
+        let ranges_id = |serial, addresses| RangesId { serial, addresses };
         let accessed = Accessed {
             checked_bytes: 4096,
             hot_bytes: 4096,
@@ -136,10 +144,14 @@ mod tests {
                 },
             )]),
         };
-        assert_eq!(last.of(mark(1, 7), 11), Some(&accessed));
-        assert_eq!(last.of(mark(1, 8), 11), None, "it has moved");
-        assert_eq!(last.of(mark(2, 7), 11), None, "it is another block");
-        assert_eq!(last.of(mark(1, 7), 10 + KEPT_NS), None, "it is long ago");
+        assert_eq!(last.of(ranges_id(1, 7), 11), Some(&accessed));
+        assert_eq!(last.of(ranges_id(1, 8), 11), None, "it has moved");
+        assert_eq!(last.of(ranges_id(2, 7), 11), None, "it is another block");
+        assert_eq!(
+            last.of(ranges_id(1, 7), 10 + KEPT_NS),
+            None,
+            "it is long ago"
+        );
         assert_eq!(accessed.hotness(), Some(0.25));
         assert_eq!(Accessed::default().hotness(), None);
     }

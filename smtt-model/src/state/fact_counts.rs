@@ -106,10 +106,10 @@ mod tests {
                 ..smtt_common::event::RecordHeader::default()
             };
             let event = crate::decode::decode(&header, &text).expect("a fact");
-            let mut came = FactCounts::default();
-            came.count(&event.fact);
+            let mut counts = FactCounts::default();
+            counts.count(&event.fact);
             assert_eq!(
-                came.by_kind(),
+                counts.by_kind(),
                 BTreeMap::from([(schema.entry.to_owned(), 1)])
             );
         }

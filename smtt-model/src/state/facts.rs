@@ -28,7 +28,7 @@ impl Executor {
                 | Fact::FaultSample { .. }
                 | Fact::WalkSample { .. }
         );
-        self.came.count(&event.fact);
+        self.fact_counts.count(&event.fact);
         self.resync.see(&event);
         self.note(&event, caps);
         let outcome = self.apply_living(event, caps);
@@ -139,9 +139,9 @@ impl Executor {
             Fact::PeaksTold(told) => return self.peaks_told(&told, now_ns, caps),
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
-                let left = self.left.take(&fact, known);
+                let left = self.left_partitions.take(&fact, known);
                 let (mut rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps);
-                rdd.uses.stored(&fact, known, left, now_ns);
+                rdd.block_history.stored(&fact, known, left, now_ns);
                 drop(rdd);
                 let stage = fact
                     .task_attempt_id
@@ -158,7 +158,7 @@ impl Executor {
             Fact::BlockRead(fact) => {
                 // Counts also where the block is not in memory or has no row: the read shows that the RDD is used.
                 let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
-                let counted = rdd.map(|mut rdd| rdd.uses.reads += 1).is_some();
+                let counted = rdd.map(|mut rdd| rdd.block_history.reads += 1).is_some();
                 let heap_known = self.heap.trust().can_be_looked_at();
                 return match self.memory.block_read(&fact, heap_known, now_ns) {
                     // Read from disk, as Spark does with evicted blocks: the event is not lost.
@@ -169,10 +169,11 @@ impl Executor {
             Fact::BlockRemoved(fact) => {
                 let outcome = self.memory.block_removed(&fact);
                 if outcome == Outcome::Applied {
-                    self.left.add(fact.rdd_id, fact.partition, caps);
+                    self.left_partitions.add(fact.rdd_id, fact.partition, caps);
                     if let Some(mut rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
-                        rdd.uses.removed += 1;
-                        rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
+                        rdd.block_history.removed += 1;
+                        rdd.block_history.evicted +=
+                            u64::from(fact.activity == Some(Activity::EVICT));
                     }
                 }
                 return outcome;

@@ -226,14 +226,14 @@ pub(crate) fn each<'a>(
     executor: &'a Executor,
     mut take: impl FnMut(Owner<'a>, u64, u64, bool, Option<&'a Seen>),
 ) {
-    let seen = |mark: Option<RangesId>, on_heap: bool| executor.looked(mark, on_heap);
+    let seen = |ranges_id: Option<RangesId>, on_heap: bool| executor.examined(ranges_id, on_heap);
     for (name, block) in &executor.memory.blocks {
         take(
             Owner::Block(name, block),
             block.size_bytes,
             block.addressed_bytes(),
             block.on_heap,
-            seen(block.mark(), block.on_heap),
+            seen(block.ranges_id(), block.on_heap),
         );
     }
     for page in executor.memory.pages.values() {
@@ -246,7 +246,7 @@ pub(crate) fn each<'a>(
                 page.size_bytes
             },
             page.on_heap,
-            seen(page.mark(), page.on_heap),
+            seen(page.ranges_id(), page.on_heap),
         );
     }
 }
@@ -315,7 +315,7 @@ pub fn by_rdd(executor: &Executor, now_ns: u64) -> BTreeMap<RddKey, Figures> {
         let figures = figures.entry(executor.row_of(owner.rdd())).or_default();
         figures.add(&owner, held, addressed, on_heap, seen);
         if let Owner::Block(_, block) = owner {
-            figures.add_accessed(executor.accessed(block.mark(), block.on_heap, now_ns));
+            figures.add_accessed(executor.accessed(block.ranges_id(), block.on_heap, now_ns));
         }
     });
     figures

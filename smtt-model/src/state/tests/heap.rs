@@ -79,7 +79,10 @@ fn figures_of_the_heap_are_absent_while_it_is_stale() {
         present_bytes: 4096,
         ..Seen::default()
     };
-    let owners = targets.owners.iter().map(|mark| (*mark, seen.clone()));
+    let owners = targets
+        .owners
+        .iter()
+        .map(|ranges_id| (*ranges_id, seen.clone()));
     let resolved = Resolved {
         time_ns: 3,
         page_bytes: 4096,

@@ -271,7 +271,7 @@ fn an_rdd_of_a_hundred_thousand_partitions_has_its_true_size() {
     }
     assert_eq!(sums(&state), (0, 0));
     let executor = &state.executors()[&key(1)];
-    assert!(executor.memory.crowd.is_empty());
+    assert!(executor.memory.unlisted.is_empty());
     assert_eq!(executor.memory.addresses.len(), 0);
 }
 
@@ -524,8 +524,8 @@ proptest! {
             let storage: u64 = memory.blocks.values().map(|block| block.size_bytes).sum();
             let execution: u64 = memory.pages.values().map(|page| page.size_bytes).sum();
             let held = memory.total();
-            prop_assert_eq!(held.blocks, (memory.blocks.len() + memory.crowd.len()) as u64);
-            prop_assert!(held.storage_bytes >= storage && (held.storage_bytes == storage || !memory.crowd.is_empty()));
+            prop_assert_eq!(held.blocks, (memory.blocks.len() + memory.unlisted.len()) as u64);
+            prop_assert!(held.storage_bytes >= storage && (held.storage_bytes == storage || !memory.unlisted.is_empty()));
             prop_assert_eq!((held.execution_bytes, held.pages), (execution, memory.pages.len() as u64));
             let rows = rdds(&state);
             prop_assert_eq!(rows.iter().map(|row| row.storage_memory_bytes).sum::<u64>(), held.storage_bytes);

@@ -30,7 +30,7 @@ fn looked(targets: &Targets, seen: &Seen, time_ns: u64) -> Resolved {
         owners: targets
             .owners
             .iter()
-            .map(|mark| (*mark, seen.clone()))
+            .map(|ranges_id| (*ranges_id, seen.clone()))
             .collect(),
     }
 }
