@@ -47,7 +47,7 @@ fn total(workers: usize) -> u64 {
     ALL.max(LEAST.saturating_mul(workers as u64))
 }
 
-/// What there is of a worker's answer.
+/// The bytes of a worker's answer that are held, or why none are.
 #[derive(Debug)]
 enum Place {
     Held(Vec<u8>),
