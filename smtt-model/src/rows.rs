@@ -39,7 +39,7 @@ pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown,
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use part::Part;
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
-pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use rdds::{AttributedBy, BlockRow, DoingRow, Range, RddRow};
 pub use splits::{Series, SplitsRow};
 pub use used::{HelperRow, HelperSumRow, UsedRow};
 pub use work::{StageRddRow, StageRow, TaskRow};

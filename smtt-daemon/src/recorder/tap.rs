@@ -64,12 +64,12 @@ impl Tap {
             return;
         }
         let kind = match &event.fact {
-            Fact::BlockStored(fact) if fact.told_again => Kind::Alive,
+            Fact::BlockStored(fact) if fact.reported_again => Kind::Alive,
             Fact::BlockStored(_) => Kind::Put,
             Fact::BlockMoved(_) => Kind::Move,
             Fact::BlockRead(_) => Kind::Get,
             Fact::BlockRemoved(_) => Kind::Drop,
-            Fact::PageAllocated(fact) if fact.told_again => Kind::Alive,
+            Fact::PageAllocated(fact) if fact.reported_again => Kind::Alive,
             Fact::PageAllocated(_) => Kind::Allocate,
             Fact::PageFreed(_) => Kind::Free,
             Fact::Span(span) => Kind::Span(Activity(span.activity)),

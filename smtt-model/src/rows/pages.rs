@@ -117,7 +117,7 @@ pub struct PagesRow {
     pub remote_access_ratio: Option<f64>,
     /// State of the addresses: `fixed` where no byte is on the Java heap, else `current` (no collection since they were
     /// reported), `stale` (a collection has begun: these bytes are left out until their addresses are reported again),
-    /// `polled` or `as told` (they may have moved). Absent where nothing has an address.
+    /// `polled` or `unverified` (they may have moved). Absent where nothing has an address.
     pub addresses: Option<AddressState>,
     /// Time since the pages were examined, in nanoseconds.
     pub age_ns: Option<u64>,

@@ -135,8 +135,8 @@ impl Executor {
                     .heap_so_far(task_attempt_id, allocated_bytes, caps);
             }
             Fact::TaskUsed(used) => return self.tasks.used(&used, caps),
-            Fact::MemoryTold(told) => self.usage.told(&told, now_ns),
-            Fact::PeaksTold(told) => return self.peaks_told(&told, now_ns, caps),
+            Fact::MemoryReported(figures) => self.usage.reported(&figures, now_ns),
+            Fact::PeaksReported(peaks) => return self.peaks_reported(&peaks, now_ns, caps),
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
                 let left = self.left_partitions.take(&fact, known);
@@ -179,7 +179,7 @@ impl Executor {
                 return outcome;
             }
             Fact::PageAllocated(fact) => {
-                if fact.told_again {
+                if fact.reported_again {
                     self.heap.moved();
                 }
                 drop(self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps));
@@ -235,12 +235,14 @@ impl Executor {
                     self.python_workers.remove(&worker.pid);
                 }
             },
-            Fact::AddressesTold {
+            Fact::AddressesReported {
                 collection,
                 moved_facts,
-            } => self.heap.addresses_told(collection, moved_facts, now_ns),
+            } => self
+                .heap
+                .addresses_reported(collection, moved_facts, now_ns),
             // Counted above.
-            Fact::ResyncTold { .. } => {}
+            Fact::ResyncReported { .. } => {}
             Fact::ResyncDone { request } => return self.resync_done(request, now_ns, caps),
             Fact::ProcessForked { child_pid } => {
                 if self.children.len() >= IDS_MAX {
@@ -313,7 +315,7 @@ impl Executor {
         if end == End::NotAsked {
             return Outcome::Ignored("resync_not_requested");
         }
-        self.heap.told_again(end != End::Incomplete);
+        self.heap.reported_again(end != End::Incomplete);
         let End::Complete(since_ns) = end else {
             return Outcome::Ignored("resync_incomplete");
         };

@@ -163,7 +163,7 @@ impl Memory {
                 .map(|block| (block.reads, block.heat, block.by_node))
                 .unwrap_or_default();
             let stored_ns = known
-                .filter(|_| fact.told_again)
+                .filter(|_| fact.reported_again)
                 .map_or(time_ns, |block| block.stored_ns);
             self.remove_block(&fact.block_id);
             self.leave_crowd(fact.rdd_id, fact.partition);
@@ -208,7 +208,7 @@ impl Memory {
         }
         // The same bytes in other pieces: everything known about the ranges is stale.
         let fact = BlockFact {
-            told_again: true,
+            reported_again: true,
             ..fact.clone()
         };
         self.block_stored(&fact, stage, time_ns, caps)
@@ -304,14 +304,14 @@ impl Memory {
             Some(number) => SparkPageKey::SparkPage(fact.task_attempt_id, number),
             None => SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
         };
-        let told_in = resync.filter(|_| fact.told_again);
+        let told_in = resync.filter(|_| fact.reported_again);
         let is_grant = matches!(key, SparkPageKey::Grant(..));
         // Size before and now, where the entry stays.
         let known = self.pages.get_mut(&key).map(|mut page| {
             page.told_ns = time_ns;
             let before = page.size_bytes;
             if is_grant {
-                let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
+                let adds = !fact.reported_again || (told_in.is_some() && page.told_in == told_in);
                 page.size_bytes = if adds {
                     before.saturating_add(fact.size_bytes)
                 } else {
