@@ -267,7 +267,7 @@ coded! {
     /// How the marker tracks addresses on the Java heap, where a collection moves objects.
     HeapAddresses: u8 {
         /// Unknown: the last reported addresses are used.
-        AS_TOLD = 0 "as told",
+        UNVERIFIED = 0 "unverified",
         /// Reported again at once after each collection.
         FOLLOWED = 1 "followed",
         /// Reported again at once after each collection, by a query of the JVM for each address: reads through handles

@@ -14,11 +14,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
+use smtt_model::text::harmless;
 use smtt_model::units;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::cluster::{Cluster, Merge, harmless, message, read_harmless, with_host};
+use super::cluster::{Cluster, Merge, message, read_harmless, with_host};
 use super::columns::ListingKind;
 use super::ssh::{SshError, Tunnel};
 

@@ -35,7 +35,7 @@ use super::{Exit, Failure, say};
 pub(super) use self::reports::{OfApplication, Reports, named};
 pub(super) use self::work::run as work;
 
-pub(super) use self::answer::{harmless, message, read_harmless};
+pub(super) use self::answer::{message, read_harmless};
 pub use self::merge::Merge;
 pub use self::spec::Worker;
 
@@ -51,7 +51,7 @@ pub struct Cluster {
     access: Arc<Access>,
     deadline: Duration,
     /// What is known of the workers in this run, by name.
-    said: Mutex<BTreeMap<String, Said>>,
+    said: Mutex<BTreeMap<String, WorkerStatus>>,
     /// Workers with the identity of another one of the list, by name.
     claimed: Mutex<BTreeMap<String, Twin>>,
     /// Names that were counted in this run, each with a name of the same daemon that was left out of an answer for it.
@@ -60,7 +60,7 @@ pub struct Cluster {
 
 /// What is known of a worker.
 #[derive(Clone, Debug)]
-enum Said {
+enum WorkerStatus {
     /// It answered.
     Answered,
     /// It answered, but does not measure a figure that others do.
@@ -71,7 +71,7 @@ enum Said {
     Failed(String),
 }
 
-impl Said {
+impl WorkerStatus {
     /// Why the worker is in no figure; `None` where it is.
     fn trouble(&self) -> Option<Trouble> {
         match self {
@@ -82,7 +82,7 @@ impl Said {
     }
 }
 
-impl From<&Trouble> for Said {
+impl From<&Trouble> for WorkerStatus {
     fn from(trouble: &Trouble) -> Self {
         match trouble {
             Trouble::TooLarge(reason) => Self::TooLarge(reason.clone()),
@@ -134,11 +134,14 @@ impl Cluster {
                 Ok(_) if self.has_failed(&name) => troubles.extend(self.trouble(&name)),
                 Ok(part) => {
                     let lack = part.lack();
-                    self.note(&name, lack.map_or(Said::Answered, Said::Lacks));
+                    self.note(
+                        &name,
+                        lack.map_or(WorkerStatus::Answered, WorkerStatus::Lacks),
+                    );
                     parts.push((name, part));
                 }
                 Err(trouble) => {
-                    self.note(&name, Said::from(&trouble));
+                    self.note(&name, WorkerStatus::from(&trouble));
                     troubles.push(trouble);
                 }
             }
@@ -192,7 +195,7 @@ impl Cluster {
         }
     }
 
-    fn said(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Said>> {
+    fn said(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, WorkerStatus>> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -206,7 +209,7 @@ impl Cluster {
 
     /// Keeps what is known of a worker; a failure stays. With a worker fail those that were counted under its name: their
     /// answers to earlier questions are not there.
-    fn note(&self, name: &str, said: Said) {
+    fn note(&self, name: &str, said: WorkerStatus) {
         if self.has_failed(name) {
             return;
         }
@@ -217,7 +220,7 @@ impl Cluster {
             let twins = counted.iter().filter(|(counted, _)| counted == name);
             for (_, twin) in twins {
                 let reason = format!("was counted as {name}, the same daemon, which failed");
-                self.note(twin, Said::Failed(reason));
+                self.note(twin, WorkerStatus::Failed(reason));
             }
         }
     }
@@ -236,10 +239,10 @@ impl Cluster {
             let mut row = Map::new();
             row.insert("host".to_owned(), json!(worker.name));
             let said = said.get(&worker.name);
-            let error = said.and_then(Said::trouble);
+            let error = said.and_then(WorkerStatus::trouble);
             let error = error.map(|trouble| trouble.to_string());
             row.insert("error".to_owned(), json!(error));
-            if let Some(Said::Lacks(what)) = said {
+            if let Some(WorkerStatus::Lacks(what)) = said {
                 row.insert("lacks".to_owned(), json!(what));
             }
             match claimed.get(&worker.name) {
@@ -277,7 +280,7 @@ impl Cluster {
 
     /// Why a worker is in no figure.
     fn trouble(&self, name: &str) -> Option<Trouble> {
-        self.said().get(name).and_then(Said::trouble)
+        self.said().get(name).and_then(WorkerStatus::trouble)
     }
 
     /// The workers that are in no figure, by reason.
@@ -285,7 +288,7 @@ impl Cluster {
         let said = self.said();
         let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for worker in &self.workers {
-            if let Some(trouble) = said.get(&worker.name).and_then(Said::trouble) {
+            if let Some(trouble) = said.get(&worker.name).and_then(WorkerStatus::trouble) {
                 let names = reasons.entry(trouble.to_string()).or_default();
                 names.push(worker.name.clone());
             }
@@ -297,18 +300,18 @@ impl Cluster {
     pub(super) fn missing(&self) -> (usize, usize) {
         let (said, claimed) = (self.said(), self.claimed());
         let is_twin = |(name, twin): &(&String, &Twin)| {
-            let fails = said.get(*name).and_then(Said::trouble).is_some();
+            let fails = said.get(*name).and_then(WorkerStatus::trouble).is_some();
             matches!(twin, Twin::Same(_)) && !fails
         };
         let twins = claimed.iter().filter(is_twin).count();
-        let failed = said.values().filter_map(Said::trouble).count();
+        let failed = said.values().filter_map(WorkerStatus::trouble).count();
         (failed, self.workers.len() - twins)
     }
 
     /// A line about sums that lack workers; empty where they lack none.
     pub(super) fn incomplete(&self) -> String {
         let (missing, all) = self.missing();
-        let is_large = |said: &&Said| matches!(said, Said::TooLarge(_));
+        let is_large = |said: &&WorkerStatus| matches!(said, WorkerStatus::TooLarge(_));
         let large = self.said().values().filter(is_large).count();
         match (missing - large, large) {
             (0, 0) => String::new(),
@@ -330,7 +333,7 @@ impl Cluster {
         let mut lines: BTreeMap<(Exit, String), Vec<&str>> = BTreeMap::new();
         for worker in &self.workers {
             let name = worker.name.as_str();
-            let fails = said.get(name).and_then(Said::trouble).is_some();
+            let fails = said.get(name).and_then(WorkerStatus::trouble).is_some();
             let twin = claimed.get(name).and_then(|twin| match twin {
                 Twin::Same(_) if fails => None,
                 Twin::Same(other) => Some((
@@ -345,9 +348,11 @@ impl Cluster {
                 )),
             });
             let answer = said.get(name).and_then(|said| match said {
-                Said::Answered => None,
-                Said::Lacks(what) => Some((Exit::Degraded, format!("does not measure {what}"))),
-                Said::TooLarge(reason) | Said::Failed(reason) => {
+                WorkerStatus::Answered => None,
+                WorkerStatus::Lacks(what) => {
+                    Some((Exit::Degraded, format!("does not measure {what}")))
+                }
+                WorkerStatus::TooLarge(reason) | WorkerStatus::Failed(reason) => {
                     Some((Exit::Partial, reason.clone()))
                 }
             });

@@ -180,8 +180,8 @@ pub(super) fn heap_notes(rows: &[Map<String, Value>], field: &str, output: Outpu
             "polled: the JVM does not report its collections, so addresses on its heap may be stale",
         ),
         (
-            "as told",
-            "as told: addresses on the Java heap as last reported; a collection may have moved the objects since",
+            "unverified",
+            "unverified: addresses on the Java heap as last reported; a collection may have moved the objects since",
         ),
         (
             "refused",

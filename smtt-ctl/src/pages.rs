@@ -155,7 +155,7 @@ fn sample_text(row: &Map<String, Value>) -> Option<String> {
     let parts = |field: &str, key: &str, name: &dyn Fn(u64) -> String| {
         let known = sampled_parts(sample, field, key).into_iter();
         known
-            .map(|(key, share)| format!("{} {}", name(key), percent(share)))
+            .map(|(key, share)| format!("{} {}", name(key), units::whole_share(share)))
             .collect::<Vec<_>>()
             .join(", ")
     };
@@ -166,7 +166,7 @@ fn sample_text(row: &Map<String, Value>) -> Option<String> {
     for (field, word) in [("swapped_share", "swapped"), ("unmapped_share", "unmapped")] {
         let share = sample[field].as_f64().unwrap_or(0.0);
         if share > 0.0 {
-            said.push(format!("{word} {}", percent(share)));
+            said.push(format!("{word} {}", units::whole_share(share)));
         }
     }
     said.retain(|part| !part.is_empty());
@@ -194,18 +194,11 @@ fn shares(parts: &[(u64, f64)], name: &dyn Fn(u64) -> String) -> String {
         [] => String::new(),
         [(only, _)] => name(*only),
         _ => {
-            let part = |(key, share): &(u64, f64)| format!("{} {}", name(*key), percent(*share));
+            let part = |(key, share): &(u64, f64)| {
+                format!("{} {}", name(*key), units::whole_share(*share))
+            };
             parts.iter().map(part).collect::<Vec<_>>().join(", ")
         }
-    }
-}
-
-/// A share from 0 to 1 in whole percent; a small share never reads 0 % and a large one never 100 %.
-fn percent(share: f64) -> String {
-    match share * 100.0 {
-        little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
-        lot if lot > 99.0 && lot < 100.0 => ">99 %".to_owned(),
-        other => format!("{other:.0} %"),
     }
 }
 
@@ -339,7 +332,5 @@ mod tests {
             row["sample"],
             "64: node 0 62 %, node 1 38 %; 4 KiB 100 %; swapped <1 %"
         );
-        assert_eq!([percent(0.0), percent(0.002)], ["0 %", "<1 %"]);
-        assert_eq!([percent(0.999), percent(1.0)], [">99 %", "100 %"]);
     }
 }

@@ -502,7 +502,7 @@ fn listen(mut err: impl Read, heard: &Mutex<String>) {
 
 /// Text of another machine without control characters.
 fn harmless(text: &str) -> String {
-    crate::cluster::harmless(text.trim_end_matches('\r'))
+    smtt_model::text::harmless(text.trim_end_matches('\r'))
 }
 
 #[cfg(test)]

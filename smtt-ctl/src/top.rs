@@ -65,7 +65,7 @@ pub(super) fn run(
     }
     let mut screen = Screen::default();
     // An unreachable daemon is reported before the terminal changes its mode.
-    screen.look(
+    screen.apply(
         runtime.block_on(ask(client, filter, screen.view))?,
         Instant::now(),
     );
@@ -114,7 +114,7 @@ fn live(
                     ask_now = true;
                     continue;
                 }
-                Heard::Answer(Ok(answer)) => screen.look(answer, Instant::now()),
+                Heard::Answer(Ok(answer)) => screen.apply(answer, Instant::now()),
                 // The daemon may come back.
                 Heard::Answer(Err(error)) => screen.error = Some(error.to_string()),
             }
@@ -238,7 +238,7 @@ impl Screen {
     }
 
     /// Applies a response received at `now`.
-    fn look(&mut self, (status, listing): (Status, Rows), now: Instant) {
+    fn apply(&mut self, (status, listing): (Status, Rows), now: Instant) {
         let seconds = self
             .before_at
             .map(|before| now.saturating_duration_since(before).as_secs_f64())
@@ -498,8 +498,8 @@ mod tests {
     fn screen() -> Screen {
         let mut screen = Screen::default();
         let start = Instant::now();
-        screen.look(answer(500), start);
-        screen.look(answer(2500), start + Duration::from_secs(2));
+        screen.apply(answer(500), start);
+        screen.apply(answer(2500), start + Duration::from_secs(2));
         screen
     }
 

@@ -227,8 +227,8 @@ impl Hotness {
         let (now_ns, checks) = (now_boot_ns(), self.pace.checks());
         for (index, (target, process)) in work.plan.targets.iter().zip(&work.watched).enumerate() {
             if process.is_there() {
-                let touched = work.plan.touched(index, window, checks);
-                shared.state().touched(target.executor, now_ns, touched);
+                let accessed = work.plan.accessed(index, window, checks);
+                shared.state().accessed(target.executor, now_ns, accessed);
             }
         }
     }

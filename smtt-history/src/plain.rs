@@ -1,17 +1,15 @@
 //! Texts of logs for a terminal.
 
+use smtt_model::text::is_harmful;
+
 /// A text without characters that move the cursor or change the direction of writing, cut after so many.
 #[must_use]
 pub fn plain(text: &str, most: usize) -> String {
-    let is_hidden = |character: char| {
-        character.is_control()
-            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
     let mut kept: String = text
         .chars()
         .take(most)
         .map(|character| {
-            if is_hidden(character) {
+            if is_harmful(character) {
                 char::REPLACEMENT_CHARACTER
             } else {
                 character
@@ -26,6 +24,11 @@ pub fn plain(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_name_of_a_log_does_not_change_the_direction_of_writing() {
+        assert_eq!(super::plain("a\u{61c}b", 9), "a\u{fffd}b");
+    }
+
     #[test]
     fn a_name_moves_no_cursor() {
         assert_eq!(

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use smtt_common::context::{Access, Activity, HOT_FIELD_MASK, Region};
 use smtt_common::counter::ContextKey;
 
-use crate::state::{tree_bytes, tree_entry_bytes};
+use crate::sizes::{tree_bytes, tree_entry_bytes};
 
 /// Key of an RDD in every table: an id, no RDD, or the overflow row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

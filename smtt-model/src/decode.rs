@@ -23,7 +23,7 @@ use smtt_common::event::used::{Helper, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
 
 pub use error::DecodeError;
-pub use memory::{Figure, MemoryTold, PeaksTold};
+pub use memory::{Figure, MemoryReported, PeaksReported};
 pub use metrics::{SPARK_METRICS, SPARK_TIMES, TaskMetrics};
 
 /// One decoded record: time, process and fact.
@@ -79,14 +79,14 @@ pub enum Fact {
     /// A Python worker began or ended serving a task.
     PythonWorker(PythonWorker),
     /// All addresses on the Java heap are reported again after a collection.
-    AddressesTold {
+    AddressesReported {
         /// Last collection before this report.
         collection: u64,
         /// Facts with new addresses since the previous report or the last resync.
         moved_facts: u64,
     },
     /// Progress of a resync: the number of facts that the marker's thread has sent so far.
-    ResyncTold {
+    ResyncReported {
         /// Request that is being served.
         request: u64,
         /// Facts sent since the first record of this kind, which has 0.
@@ -132,9 +132,9 @@ pub enum Fact {
         allocated_bytes: Option<u64>,
     },
     /// Where the memory of the executor's JVM is.
-    MemoryTold(Box<MemoryTold>),
+    MemoryReported(Box<MemoryReported>),
     /// Peaks of the executor, or while a stage ran.
-    PeaksTold(Box<PeaksTold>),
+    PeaksReported(Box<PeaksReported>),
     /// What a task used by the kernel's accounts.
     TaskUsed(Box<TaskUsed>),
     /// A process of an executor forked.
@@ -354,7 +354,7 @@ pub struct BlockFact {
     /// Whether a thread outside of a task stored the block.
     pub without_task: bool,
     /// Whether the fact belongs to a resync and is not new.
-    pub told_again: bool,
+    pub reported_again: bool,
     /// Task attempt that stored the block.
     pub task_attempt_id: Option<u64>,
     /// Ranges of the block in all facts together.
@@ -366,9 +366,11 @@ pub struct BlockFact {
 }
 
 /// Contents of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Contents {
     /// Serialised bytes: the ranges cover them.
+    #[default]
     Bytes,
     /// A cached DataFrame: the ranges are the buffers of its columns.
     Columns,
@@ -446,7 +448,7 @@ pub struct PageAllocated {
     /// Whether the memory is on the Java heap.
     pub on_heap: bool,
     /// Whether the fact belongs to a resync and is not new.
-    pub told_again: bool,
+    pub reported_again: bool,
     /// RDD that was current at the allocation.
     pub rdd_id: Option<u32>,
     /// Stage of the task.

@@ -11,7 +11,6 @@ use smtt_common::event::RecordHeader;
 
 use self::trace::{FollowCounts, TraceCounts};
 use crate::decode::{DecodeError, Event, decode_cut};
-use crate::state::Outcome;
 
 /// Counts of the ring reader since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +56,17 @@ impl DecodeCounts {
             Err(error) => *self.lost.entry(error.cause()).or_default() += 1,
         }
     }
+}
+
+/// Result of applying an event to the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The event changed the state.
+    Applied,
+    /// The named table is full; the event is counted in its overflow row.
+    OverCap(&'static str),
+    /// The event has no effect, for the named reason.
+    Ignored(&'static str),
 }
 
 /// Counts of events applied to the state since the start.

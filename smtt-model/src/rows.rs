@@ -3,7 +3,6 @@
 mod consumers;
 mod executors;
 mod functions;
-mod glob;
 mod groups;
 mod history;
 mod jobs;
@@ -24,11 +23,11 @@ use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 
 use crate::attribute::{Names, RddKey, StageKey};
+use crate::glob::matches;
 use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use functions::{ActivityRow, FunctionRow, FunctionsRow, HELPER, TASK, ThreadTimesRow};
-pub use glob::matches;
 pub use groups::{GroupBy, RddGroupRow, rdd_groups};
 pub use history::HistoryRow;
 pub use jobs::{JobRow, WorkBy, WorkSums};
@@ -40,7 +39,7 @@ pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown,
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use part::Part;
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
-pub use rdds::{BlockRow, DoingRow, Range, RddRow};
+pub use rdds::{AttributedBy, BlockRow, DoingRow, Range, RddRow};
 pub use splits::{Series, SplitsRow};
 pub use used::{HelperRow, HelperSumRow, UsedRow};
 pub use work::{StageRddRow, StageRow, TaskRow};

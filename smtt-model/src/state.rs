@@ -56,6 +56,7 @@ use bytes::Caps;
 use rowless::Rowless;
 use shares::Shares;
 
+pub use crate::ledger::Outcome;
 pub use accessed::{Accessed, LastAccessed};
 pub use black_box::{
     BlackBox, ChildEnd, LastMoment, MemorySample, Noted, RunningTask, SAMPLES, SignalNote,
@@ -64,7 +65,6 @@ pub use block::Block;
 pub use block_history::BlockHistory;
 pub use block_ranges::BlockRanges;
 pub use bytes::{FlatTable, HeapBytes, RowMut, Table};
-pub(crate) use bytes::{tree_bytes, tree_entry_bytes};
 pub use executor::{Executor, SlotFileCounters, Spans};
 pub use faults::{FaultFigures, Measured, total, unattributed};
 pub use heap::{Heap, Trust};
@@ -142,17 +142,6 @@ impl Default for Limits {
             retention_ns: 15 * 60 * 1_000_000_000,
         }
     }
-}
-
-/// Result of applying an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The event changed the state.
-    Applied,
-    /// The named table is full; the event is counted in its overflow row.
-    OverCap(&'static str),
-    /// The event has no effect, for the named reason.
-    Ignored(&'static str),
 }
 
 /// The state of all executors.

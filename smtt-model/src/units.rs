@@ -69,6 +69,17 @@ pub fn small_share(value: f64) -> String {
     format!("{:.2} %", value * 100.0)
 }
 
+/// A share from 0 to 1 in whole percent, where parts of a whole stand side by side: a small share never reads 0 % and a
+/// large one never 100 %.
+#[must_use]
+pub fn whole_share(value: f64) -> String {
+    match value * 100.0 {
+        little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
+        lot if lot > 99.0 && lot < 100.0 => ">99 %".to_owned(),
+        other => format!("{other:.0} %"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +111,7 @@ mod tests {
         assert_eq!(duration(185_000_000_000), "3m05s");
         assert_eq!(duration(7_380_000_000_000), "2h03m");
         assert_eq!(share(0.3456), "34.6 %");
+        assert_eq!([whole_share(0.0), whole_share(0.002)], ["0 %", "<1 %"]);
+        assert_eq!([whole_share(0.999), whole_share(1.0)], [">99 %", "100 %"]);
     }
 }

@@ -122,7 +122,7 @@ fn pages(state: &mut State, n: u32) {
                 address: 0,
                 size_bytes: 1,
                 on_heap: true,
-                told_again: false,
+                reported_again: false,
                 rdd_id: Some(page as u32),
                 stage_id: None,
                 consumer: name(page),

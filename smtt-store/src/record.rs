@@ -419,7 +419,7 @@ pub const COLUMNS: &[Column] = &[
     column(
         "further_addresses",
         Value::Longs(|r| r.further(|range| range.0), true),
-        "addresses of further ranges that were told with this record",
+        "addresses of further ranges that were reported with this record",
     ),
     column(
         "further_lengths",

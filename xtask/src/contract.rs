@@ -17,7 +17,7 @@ use smtt_common::context::{
 use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
     CONSUMER_ESTIMATED, EXHAUSTED_UNCAUGHT, NO_ADDRESS, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP,
-    RANGES_PER_BLOCK, RANGES_PER_FACT, TOLD_AGAIN, outcome, storage_level,
+    RANGES_PER_BLOCK, RANGES_PER_FACT, REPORTED_AGAIN, outcome, storage_level,
 };
 use smtt_common::event::memory::{
     FIGURE_AGE_SHIFT, MEMORY_EXAMINED, MemoryFigure, OVERHEAD_IS_DEFAULT, PEAK_METRICS, PeakMetric,
@@ -158,7 +158,7 @@ final class Contract {{
     java.group("What is known of addresses on the heap.");
     codes!(java, "heap_addresses", HeapAddresses);
     java.group("Facts: flags, codes and bounds.");
-    named!(java.long: TOLD_AGAIN, BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, BLOCK_SAMPLED, BLOCK_ARRAY,
+    named!(java.long: REPORTED_AGAIN, BLOCK_ON_HEAP, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK, BLOCK_SAMPLED, BLOCK_ARRAY,
         PAGE_ON_HEAP, CONSUMER_ESTIMATED, NO_ADDRESS, BEGUN_LATE, EXHAUSTED_UNCAUGHT);
     named!(java.int: PAGE_ACTIVITY_SHIFT, PAYLOAD_MAX, RANGES_PER_FACT, RANGES_PER_BLOCK);
     of_module!(java.long: "OUTCOME", outcome: SUCCESS, FAILED, KILLED);

@@ -575,3 +575,27 @@ fn only_the_server_and_the_event_loop_know_of_http() {
     let source = "use crate::server::parts;\nuse smtt_daemon::server;\nlet x = axum::body::Body;\n";
     assert_eq!(lines_with(source, &HTTP.0), [1, 3]);
 }
+
+/// What presents the state, which the state must not import: listings, findings, answers.
+const ABOVE_THE_STATE: [&str; 3] = ["crate::rows", "crate::advise", "crate::protocol"];
+
+#[test]
+fn the_state_does_not_import_what_lists_it() {
+    let folder = root().join("smtt-model/src");
+    let is_of_the_state = |path: &Path| {
+        path == folder.join("state.rs").as_path() || path.starts_with(folder.join("state"))
+    };
+    let sources = product_sources(&folder);
+    let of_the_state = sources.iter().filter(|(path, _)| is_of_the_state(path));
+    let mut checked = 0;
+    for (path, text) in of_the_state {
+        checked += 1;
+        let lines = lines_with(text, &ABOVE_THE_STATE);
+        assert!(lines.is_empty(), "{}: lines {lines:?}", path.display());
+    }
+    assert!(checked > 30, "{checked} files found");
+    assert_eq!(
+        lines_with("use crate::rows::Filter;\n", &ABOVE_THE_STATE),
+        [1]
+    );
+}

@@ -51,7 +51,7 @@ pub const BLOCK_SERIALIZED: u64 = 2;
 /// Bit of `flags` in block facts: stored by a thread without a task (a replica, a promotion).
 pub const BLOCK_WITHOUT_TASK: u64 = 4;
 /// Bit of `flags` in block and page facts: reported for a resync, not new.
-pub const TOLD_AGAIN: u64 = 8;
+pub const REPORTED_AGAIN: u64 = 8;
 /// Bit of `flags` in block facts: the block is an array of objects, which has no contiguous bytes. Each range is one of
 /// its elements, the whole object with its header and nothing of what it refers to: an evenly spread sample.
 /// `range_total` is how many were taken; 0 where none could be.
@@ -264,7 +264,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         kind: Kind::PAGE_ALLOCATED,
         entry: "pageAllocated",
         // page_number: Spark's number in the task's page table (made unique for managers without a task), or -1 for a
-        // grant without a page. With TOLD_AGAIN a page may have another address than before, and a grant is the
+        // grant without a page. With REPORTED_AGAIN a page may have another address than before, and a grant is the
         // sum that its consumer holds now.
         words: &[
             "task_attempt_id",

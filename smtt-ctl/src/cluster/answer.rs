@@ -2,6 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use smtt_model::text::{harmless, is_harmful};
 
 use super::bounds::{Larger, cost};
 use super::transport::Trouble;
@@ -82,25 +83,6 @@ fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().all(plain)
 }
 
-/// Whether a character controls a terminal, separates lines, changes the direction of text, or is invisible: those that
-/// the daemon replaces in what executors send.
-fn is_harmful(letter: char) -> bool {
-    let is_hidden = matches!(
-        letter,
-        '\u{61c}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}'
-            | '\u{feff}'
-    );
-    letter.is_control() || is_hidden
-}
-
-/// Text without harmful characters.
-pub fn harmless(text: &str) -> String {
-    text.replace(is_harmful, "\u{fffd}")
-}
-
 /// Replaces control characters in all text of an answer.
 fn make_harmless(value: &mut Value) {
     let is_harmless = |text: &str| !text.contains(is_harmful);
@@ -127,17 +109,6 @@ mod tests {
     use smtt_model::rows::Listing;
 
     use super::*;
-
-    #[test]
-    fn text_of_a_worker_stays_in_its_line_and_direction() {
-        for letter in [
-            '\u{1b}', '\n', '\u{61c}', '\u{200b}', '\u{200d}', '\u{2028}', '\u{2029}', '\u{202e}',
-            '\u{feff}',
-        ] {
-            assert_eq!(harmless(&format!("a{letter}b")), "a\u{fffd}b");
-        }
-        assert_eq!(harmless("a\u{2027}\u{e9}"), "a\u{2027}\u{e9}");
-    }
 
     #[test]
     fn a_message_is_short_whatever_its_width() {

@@ -47,7 +47,7 @@ fn total(workers: usize) -> u64 {
     ALL.max(LEAST.saturating_mul(workers as u64))
 }
 
-/// What there is of a worker's answer.
+/// The bytes of a worker's answer that are held, or why none are.
 #[derive(Debug)]
 enum Place {
     Held(Vec<u8>),
@@ -56,13 +56,13 @@ enum Place {
 
 /// The bytes of all answers to one question.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct AnswerMemory {
     total: u64,
     taken: u64,
     places: Vec<Place>,
 }
 
-impl Room {
+impl AnswerMemory {
     /// Room for the answers of so many workers.
     pub fn new(workers: usize) -> Self {
         Self::with(total(workers), workers)
@@ -197,7 +197,7 @@ mod tests {
     const KIB: usize = 1 << 10;
 
     /// Adds so many bytes in pieces of the size that a connection brings.
-    fn send(room: &mut Room, worker: usize, bytes: usize) -> Result<(), Larger> {
+    fn send(room: &mut AnswerMemory, worker: usize, bytes: usize) -> Result<(), Larger> {
         let piece = [b' '; 16 * KIB];
         let mut left = bytes;
         while left > 0 {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn small_answers_leave_their_rest_to_large_ones() {
-        let mut room = Room::new(500);
+        let mut room = AnswerMemory::new(500);
         for worker in 1..499 {
             assert_eq!(send(&mut room, worker, 100 * KIB), Ok(()));
         }
@@ -226,7 +226,7 @@ mod tests {
     fn the_largest_answer_gives_way_and_none_below_its_equal_share() {
         // Complete or not, first or last.
         for order in [[0, 1, 2, 3], [3, 2, 1, 0]] {
-            let mut room = Room::with(4 << 20, 4);
+            let mut room = AnswerMemory::with(4 << 20, 4);
             let sizes = [500 * KIB, 900 * KIB, 1 << 20, 3 << 20];
             let sent = order.map(|worker| (worker, send(&mut room, worker, sizes[worker])));
             let gave_way: Vec<usize> = (0..4).filter(|at| room.take(*at).is_err()).collect();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_sends_without_end_fails_alone() {
-        let mut room = Room::with(20 << 20, 3);
+        let mut room = AnswerMemory::with(20 << 20, 3);
         assert_eq!(send(&mut room, 0, 3 << 20), Ok(()));
         assert_eq!(send(&mut room, 1, usize::MAX), Err(Larger::ThanAny));
         // Its room is free again.
@@ -259,7 +259,7 @@ mod tests {
                 random % below
             };
             let total = 1 << 20;
-            let mut room = Room::with(total, workers);
+            let mut room = AnswerMemory::with(total, workers);
             // Some want a small answer, some one without end.
             let wants: Vec<u64> = (0..workers)
                 .map(|worker| match worker % 4 {

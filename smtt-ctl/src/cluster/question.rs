@@ -10,9 +10,9 @@ use smtt_model::protocol::Answered;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::bounds::{Larger, Room, fitting};
+use super::bounds::{AnswerMemory, Larger, fitting};
 use super::transport::{Access, Question, Trouble};
-use super::{Cluster, Said, Worker};
+use super::{Cluster, Worker, WorkerStatus};
 
 /// Workers that are asked at the same time: below the 1,024 files that a process may open by default.
 const AT_A_TIME: usize = 512;
@@ -51,7 +51,7 @@ impl Body {
     }
 }
 
-fn lock(room: &Mutex<Room>) -> MutexGuard<'_, Room> {
+fn lock(room: &Mutex<AnswerMemory>) -> MutexGuard<'_, AnswerMemory> {
     room.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -109,12 +109,15 @@ impl Cluster {
     /// The answers, in the order of the workers.
     async fn bodies(&self, path_and_query: &str) -> Vec<Option<Result<Body, Trouble>>> {
         let places = Arc::new(Semaphore::new(AT_A_TIME));
-        let room = Arc::new(Mutex::new(Room::new(self.workers.len())));
+        let room = Arc::new(Mutex::new(AnswerMemory::new(self.workers.len())));
         let path: Arc<str> = path_and_query.into();
         let mut asked = JoinSet::new();
         let mut answers: Vec<Option<Result<Body, Trouble>>> = Vec::new();
         for (index, worker) in self.workers.iter().enumerate() {
-            let known = self.said().get(&worker.name).and_then(Said::trouble);
+            let known = self
+                .said()
+                .get(&worker.name)
+                .and_then(WorkerStatus::trouble);
             let is_known = known.is_some();
             answers.push(known.map(Err));
             if is_known {

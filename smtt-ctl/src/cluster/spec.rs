@@ -275,7 +275,7 @@ fn worker(text: &str, tls: bool) -> Result<Worker, String> {
     })
 }
 
-/// Gives each worker its name. A worker that stands twice is asked once: sums would count it twice.
+/// Gives each worker its name. A worker that is listed twice is asked once, because sums would count it twice.
 fn named(workers: Vec<Worker>) -> Vec<Worker> {
     let mut seen = BTreeSet::new();
     let mut once = Vec::new();

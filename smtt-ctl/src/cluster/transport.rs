@@ -234,7 +234,7 @@ async fn read(
     Ok(())
 }
 
-/// What another status than 200 says.
+/// The reason that a worker gives for an answer whose status is not 200.
 fn refusal(status: StatusCode, body: &[u8]) -> Trouble {
     let answer: Option<Value> = serde_json::from_slice(body).ok();
     let said = answer

@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use smtt_model::text::is_harmful;
+
 /// Elements without contents.
 const VOID: [&str; 3] = ["meta", "br", "col"];
 
@@ -78,8 +80,8 @@ impl Markup {
     }
 }
 
-/// Appends text as contents or as an attribute's value. Replaces characters that XML forbids and characters that change
-/// the writing direction.
+/// Appends text as contents or as an attribute's value. Replaces characters that XML forbids, and harmful ones except
+/// for tabs and ends of lines.
 fn escape(out: &mut String, text: &str) {
     for letter in text.chars() {
         match letter {
@@ -89,10 +91,8 @@ fn escape(out: &mut String, text: &str) {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\t' | '\n' => out.push(letter),
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
-                out.push(char::REPLACEMENT_CHARACTER);
-            }
-            letter if letter.is_control() => out.push(char::REPLACEMENT_CHARACTER),
+            '\u{fffe}' | '\u{ffff}' => out.push(char::REPLACEMENT_CHARACTER),
+            letter if is_harmful(letter) => out.push(char::REPLACEMENT_CHARACTER),
             letter => out.push(letter),
         }
     }
@@ -109,7 +109,7 @@ mod tests {
             "p",
             &[("title", "\"><script>alert(1)</script>")],
             |inside| {
-                inside.claimed("</bdi><img src=x onerror='alert(1)'>&\u{0}\u{202e}\u{ffff}");
+                inside.claimed("</bdi><img src=x onerror='alert(1)'>&\u{0}\u{61c}\u{202e}\u{ffff}");
             },
         );
         let text = markup.document();
@@ -123,7 +123,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            !text.contains(['\u{0}', '\u{202e}', '\u{ffff}']),
+            !text.contains(['\u{0}', '\u{61c}', '\u{202e}', '\u{ffff}']),
             "{text:?}"
         );
     }

@@ -1,5 +1,7 @@
 //! Tables of the document. As in the terminal's tables, columns without any value are left out.
 
+use smtt_model::units;
+
 use super::markup::Markup;
 
 /// One value of a table.
@@ -121,19 +123,14 @@ fn cell(row: &mut Markup, cell: &Cell) {
                 .iter()
                 // Keeps a share and its name on one line.
                 .map(|(_, size, name)| {
-                    format!("{name} {}", percent(*size, all)).replace(' ', "\u{a0}")
+                    format!(
+                        "{name} {}",
+                        units::whole_share(*size as f64 / all.max(1) as f64)
+                    )
+                    .replace(' ', "\u{a0}")
                 })
                 .collect();
             inside.line("span", &[("class", "said")], &words.join(", "));
         }),
     };
-}
-
-/// A share in whole percent; a small share never reads 0 % and a large one never 100 %.
-fn percent(part: u64, all: u64) -> String {
-    match 100.0 * part as f64 / all.max(1) as f64 {
-        little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
-        lot if lot > 99.0 && lot < 100.0 => ">99 %".to_owned(),
-        other => format!("{other:.0} %"),
-    }
 }

@@ -1,7 +1,7 @@
 //! `smtt-ctl memory`.
 
 use smtt_common::event::memory::MemoryFigure as F;
-use smtt_model::decode::{Figure, MemoryTold, PeaksTold};
+use smtt_model::decode::{Figure, MemoryReported, PeaksReported};
 use smtt_model::state::{CgroupMemory, ChildKind, ChildMemory, KernelMemory, ProcessMemory};
 
 use super::{Daemon, Event, Fact, KEY, ctl};
@@ -64,7 +64,7 @@ fn told(examined: bool, figures: &[(F, u64)]) -> Fact {
         age_ms: 0,
         value: mib * MIB,
     });
-    Fact::MemoryTold(Box::new(MemoryTold {
+    Fact::MemoryReported(Box::new(MemoryReported {
         examined,
         overhead_is_default: true,
         figures: figures.collect(),
@@ -180,7 +180,7 @@ fn the_table_fits_the_terminal_and_has_the_peaks() {
         value: 7 * MIB,
     }];
     let peaks = |stage| {
-        Fact::PeaksTold(Box::new(PeaksTold {
+        Fact::PeaksReported(Box::new(PeaksReported {
             stage,
             figures: figures.clone(),
         }))

@@ -99,7 +99,7 @@ impl Plan {
 
     /// The figures of an executor's blocks from one window, in which each region was checked `checks` times.
     #[must_use]
-    pub fn touched(
+    pub fn accessed(
         &self,
         target: usize,
         window: &[Access],
@@ -230,8 +230,8 @@ mod tests {
         }
     }
 
-    fn of(touched: &[(RangesId, Accessed)], serial: u64) -> Accessed {
-        let found = touched.iter().find(|(mark, _)| mark.serial == serial);
+    fn of(accessed: &[(RangesId, Accessed)], serial: u64) -> Accessed {
+        let found = accessed.iter().find(|(mark, _)| mark.serial == serial);
         found.expect("the block").1
     }
 
@@ -253,13 +253,13 @@ mod tests {
                 accesses: if *start < half { 50 } else { 0 },
             })
             .collect();
-        let touched = of(&plan.touched(0, &window, 50), 0);
+        let accessed = of(&plan.accessed(0, &window, 50), 0);
         assert_eq!(
-            (touched.checked_bytes, touched.hot_bytes),
+            (accessed.checked_bytes, accessed.hot_bytes),
             (1 << 20, 1 << 19)
         );
-        assert_eq!(touched.hotness(), Some(0.5));
-        assert!(plan.touched(1, &window, 50).is_empty());
+        assert_eq!(accessed.hotness(), Some(0.5));
+        assert!(plan.accessed(1, &window, 50).is_empty());
     }
 
     #[test]
@@ -276,8 +276,8 @@ mod tests {
         };
         // Out of order, and more accesses than checks.
         let window = [access(2 * PAGE, 3 * PAGE, 99), access(PAGE, 2 * PAGE, 0)];
-        let touched = plan.touched(0, &window, 50);
-        let (first, second) = (of(&touched, 0), of(&touched, 1));
+        let accessed = plan.accessed(0, &window, 50);
+        let (first, second) = (of(&accessed, 0), of(&accessed, 1));
         assert_eq!((first.checked_bytes, first.hot_bytes), (PAGE + 100, 100));
         assert_eq!((second.checked_bytes, second.hot_bytes), (200, 200));
         assert_eq!(second.hotness(), Some(1.0));

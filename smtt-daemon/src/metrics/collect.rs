@@ -67,7 +67,7 @@ pub(super) fn snapshot(state: &State) -> Vec<Executor> {
             slots_refused: executor.slots.map(|said| said.slots_refused),
             facts: executor
                 .slots
-                .map(|said| (said.facts_emitted, executor.came.sum())),
+                .map(|said| (said.facts_emitted, executor.fact_counts.sum())),
             before_tracing: executor.before_tracing,
             memory: MemoryFigures::of(executor),
             limits: memory_limits(&executor.usage),

@@ -63,7 +63,7 @@ impl Counts {
             timed_ns,
             ..
         } = rdd.faults;
-        let uses = &rdd.uses;
+        let uses = &rdd.block_history;
         let walks = &rdd.walks.life;
         Self {
             values: [

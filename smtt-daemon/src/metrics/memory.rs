@@ -50,7 +50,7 @@ impl MemoryFigures {
 
 #[cfg(test)]
 mod tests {
-    use smtt_model::decode::{Fact, Figure, PeaksTold};
+    use smtt_model::decode::{Fact, Figure, PeaksReported};
     use smtt_model::state::{KernelMemory, ProcessMemory};
 
     use super::super::tests::{apply, described, scrape, shared};
@@ -83,7 +83,7 @@ mod tests {
         apply(
             &shared,
             1,
-            Fact::PeaksTold(Box::new(PeaksTold {
+            Fact::PeaksReported(Box::new(PeaksReported {
                 stage: None,
                 figures,
             })),

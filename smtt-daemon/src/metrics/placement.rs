@@ -30,10 +30,12 @@ impl Pages {
             counts: state.resolve_counts().copied(),
         };
         for executor in state.executors().values() {
-            if executor.memory.looked.time_ns == 0 && executor.memory.touched.is_empty() {
+            if executor.memory.last_examined.time_ns == 0 && executor.memory.accessed.is_empty() {
                 continue;
             }
-            pages.page_bytes = pages.page_bytes.max(executor.memory.looked.page_bytes);
+            pages.page_bytes = pages
+                .page_bytes
+                .max(executor.memory.last_examined.page_bytes);
             for (rdd, figures) in by_rdd(executor, state.now_ns()) {
                 let key = keys.which(executor, rdd);
                 pages.keys.entry(key).or_default().merge(&figures);
@@ -88,8 +90,8 @@ fn samples(families: &mut Families<'_>, labelled: &Labelled, figures: &Figures, 
             );
         }
     }
-    if let Some(ratio) = figures.touched().hotness() {
-        families.count(table::RDD_HOT, &labels, figures.touched().hot_bytes);
+    if let Some(ratio) = figures.accessed().hotness() {
+        families.count(table::RDD_HOT, &labels, figures.accessed().hot_bytes);
         families.add(table::RDD_ACCESSED_RATIO, &labels, Value::Real(ratio));
     }
     for row in figures.nodes().unwrap_or_default() {

@@ -383,9 +383,9 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
         .memory
         .blocks
         .get("rdd_7_0")
-        .and_then(smtt_model::state::Block::mark);
+        .and_then(smtt_model::state::Block::ranges_id);
     let larger = larger.expect("it has an address");
-    shared.state().touched(1, 1, vec![(larger, found)]);
+    shared.state().accessed(1, 1, vec![(larger, found)]);
     shared.state().set_resolve_counts(ResolveCounts {
         pages: 3,
         ..ResolveCounts::default()

@@ -137,7 +137,7 @@ mod tests {
             .set_collections(EXECUTOR, HeapAddresses::FOLLOWED, collection);
         apply(
             shared,
-            Fact::AddressesTold {
+            Fact::AddressesReported {
                 collection,
                 moved_facts: 0,
             },

@@ -202,7 +202,7 @@ fn selects(query: &ListQuery, row: &Row) -> bool {
     let is = |wanted: &Option<String>, has: &Option<String>| {
         wanted.as_deref().is_none_or(|wanted| {
             let has = has.as_deref();
-            has.is_some_and(|has| smtt_model::rows::matches(wanted, has))
+            has.is_some_and(|has| smtt_model::glob::matches(wanted, has))
         })
     };
     (is(&query.app, &row.who.application_id) || is(&query.app, &row.application_name))

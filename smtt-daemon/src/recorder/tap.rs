@@ -64,12 +64,12 @@ impl Tap {
             return;
         }
         let kind = match &event.fact {
-            Fact::BlockStored(fact) if fact.told_again => Kind::Alive,
+            Fact::BlockStored(fact) if fact.reported_again => Kind::Alive,
             Fact::BlockStored(_) => Kind::Put,
             Fact::BlockMoved(_) => Kind::Move,
             Fact::BlockRead(_) => Kind::Get,
             Fact::BlockRemoved(_) => Kind::Drop,
-            Fact::PageAllocated(fact) if fact.told_again => Kind::Alive,
+            Fact::PageAllocated(fact) if fact.reported_again => Kind::Alive,
             Fact::PageAllocated(_) => Kind::Allocate,
             Fact::PageFreed(_) => Kind::Free,
             Fact::Span(span) => Kind::Span(Activity(span.activity)),
@@ -249,7 +249,7 @@ fn known_block(
         record.range_first = Some(0);
         record.address_age_ns = age(executor, *on_heap, block.told_ns(), now_ns);
     }
-    record.physical = physical(executor, block.mark(), *on_heap);
+    record.physical = physical(executor, block.ranges_id(), *on_heap);
     record.hotness = Some(block.heat.per_minute(now_ns));
 }
 
@@ -285,13 +285,13 @@ fn age(executor: Option<&Executor>, on_heap: bool, reported_ns: u64, now_ns: u64
 /// What the resolver last found at the current addresses.
 fn physical(
     executor: Option<&Executor>,
-    mark: Option<RangesId>,
+    ranges_id: Option<RangesId>,
     on_heap: bool,
 ) -> Option<Box<Physical>> {
     let executor = executor?;
-    let last = &executor.memory.looked;
+    let last = &executor.memory.last_examined;
     let seen = executor
-        .looked(mark, on_heap)
+        .examined(ranges_id, on_heap)
         .filter(|seen| seen.examined_bytes > 0)?;
     let of_size = |size: u64| {
         let same = seen.by_page_size.iter().filter(|(bytes, _)| *bytes == size);
@@ -337,7 +337,7 @@ fn freed_page(record: &mut Record, fact: &PageFreed, executor: Option<&Executor>
     };
     let page = executor.and_then(|executor| executor.memory.pages.get(&key));
     record.rdd_id = page.and_then(|page| page.rdd.id());
-    record.physical = physical(executor, page.and_then(SparkPage::mark), fact.on_heap);
+    record.physical = physical(executor, page.and_then(SparkPage::ranges_id), fact.on_heap);
     place(record, fact.page_number, fact.address, fact.on_heap);
     if let Some(page) = page.filter(|_| !record.ranges.is_empty()) {
         record.address_age_ns = age(executor, fact.on_heap, page.told_ns(), now_ns);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pages::{NOT_EXAMINED, OF_SAMPLES, caveats, looked_or_sampled};
+use super::pages::{NOT_EXAMINED, OF_SAMPLES, any_examined_or_sampled, caveats};
 use super::surroundings::{Process, Surroundings};
 use super::{
     BYTES_WORTH, Cost, Evidence, Finding, Outcome, Rdd, Severity, View, bytes, count, part, remedy,
@@ -26,7 +26,7 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
         Some(_) => {}
     }
     let rdds = view.rdds();
-    if !looked_or_sampled(&rdds) {
+    if !any_examined_or_sampled(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     let bound = |row: &ExecutorRow| {

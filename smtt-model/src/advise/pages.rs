@@ -29,14 +29,14 @@ pub(super) const NOT_EXAMINED: &str = "no page was examined: bytes have no addre
 pub(super) const OF_SAMPLES: &str = "in blocks of objects, estimated from a sample";
 
 /// Whether any page of an RDD was examined.
-pub(super) fn looked(rdds: &[Rdd<'_>]) -> bool {
+pub(super) fn any_page_examined(rdds: &[Rdd<'_>]) -> bool {
     rdds.iter()
         .any(|rdd| rdd.seen(|row| row.resolved_bytes) > Some(0))
 }
 
 /// Whether any page of an RDD, or any object of a sample, was examined.
-pub(super) fn looked_or_sampled(rdds: &[Rdd<'_>]) -> bool {
-    looked(rdds)
+pub(super) fn any_examined_or_sampled(rdds: &[Rdd<'_>]) -> bool {
+    any_page_examined(rdds)
         || rdds
             .iter()
             .any(|rdd| rdd.pages.iter().any(|row| row.sample.is_some()))
@@ -92,7 +92,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
     if around.swap_bytes == Some(0) {
         return Outcome::checked(ID, LOOKS_FOR, Vec::new(), "this machine has no swap");
     }
-    if !looked_or_sampled(&rdds) {
+    if !any_examined_or_sampled(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     let alive = || {
@@ -176,7 +176,7 @@ pub(super) fn small_pages(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "small_pages";
     const LOOKS_FOR: &str = "RDDs on pages of 4 KiB that page walks cost time";
     let rdds = view.rdds();
-    if !looked(&rdds) {
+    if !any_page_examined(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     if !rdds
@@ -361,7 +361,7 @@ pub(super) fn without_memory(view: &View) -> Outcome {
     const ID: &str = "without_memory";
     const LOOKS_FOR: &str = "memory that Spark accounts for but that was never written";
     let rdds = view.rdds();
-    if !looked(&rdds) {
+    if !any_page_examined(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     let zero_known = view.pages.iter().any(|row| row.zero_page_bytes.is_some());

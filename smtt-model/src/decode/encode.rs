@@ -8,7 +8,7 @@ use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
 use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
     CONSUMER_ESTIMATED, EXHAUSTED_BY_JVM, EXHAUSTED_UNCAUGHT, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP,
-    TOLD_AGAIN, outcome,
+    REPORTED_AGAIN, outcome,
 };
 use smtt_common::event::memory::{MEMORY_EXAMINED, OVERHEAD_IS_DEFAULT};
 use smtt_common::event::used::{BEGUN_LATE, TaskUsed};
@@ -209,7 +209,7 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                     page.address,
                     page.size_bytes,
                     flag(page.on_heap, PAGE_ON_HEAP)
-                        | flag(page.told_again, TOLD_AGAIN)
+                        | flag(page.reported_again, REPORTED_AGAIN)
                         | page_activity(page.activity),
                     id(page.rdd_id),
                     id(page.stage_id),
@@ -274,14 +274,14 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[],
             ),
         ),
-        Fact::AddressesTold {
+        Fact::AddressesReported {
             collection,
             moved_facts,
         } => (
             Kind::ADDRESSES_TOLD,
             payload(&[*collection, *moved_facts, 0], &[], &[]),
         ),
-        Fact::ResyncTold { request, facts } => {
+        Fact::ResyncReported { request, facts } => {
             (Kind::RESYNC_TOLD, payload(&[*request, *facts], &[], &[]))
         }
         Fact::ResyncDone { request } => (Kind::RESYNC_DONE, payload(&[*request], &[], &[])),
@@ -336,7 +336,7 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
             ];
             (Kind::HELPER_ENDED, payload(&words, &[], &[]))
         }
-        Fact::MemoryTold(told) => (
+        Fact::MemoryReported(told) => (
             Kind::MEMORY_TOLD,
             payload(
                 &[
@@ -348,7 +348,7 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[],
             ),
         ),
-        Fact::PeaksTold(told) => (
+        Fact::PeaksReported(told) => (
             Kind::PEAKS_TOLD,
             payload(
                 &[
@@ -443,7 +443,7 @@ fn block_payload(block: &BlockFact) -> Vec<u8> {
                 | flag(block.sampled, BLOCK_SAMPLED)
                 | flag(block.array, BLOCK_ARRAY)
                 | flag(block.without_task, BLOCK_WITHOUT_TASK)
-                | flag(block.told_again, TOLD_AGAIN),
+                | flag(block.reported_again, REPORTED_AGAIN),
             long_id(block.task_attempt_id),
             block.range_total,
             block.range_first,

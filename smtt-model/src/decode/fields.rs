@@ -6,6 +6,7 @@ use smtt_common::event::Schema;
 use smtt_common::event::marker::LATER_STRINGS;
 
 use super::DecodeError;
+use crate::text::is_harmful;
 
 /// All ones means "none".
 const NONE: u64 = u64::MAX;
@@ -186,9 +187,8 @@ impl<'a> Fields<'a> {
 }
 
 /// Makes text safe for a terminal, in at most `limit` bytes: an executor must not be able to send control sequences to
-/// the user's terminal. White space of any kind becomes a blank (Spark SQL names RDDs by whole plans); other control
-/// characters, and characters that are invisible or change the direction or lines of text, become the replacement
-/// character.
+/// the user's terminal. White space of any kind becomes a blank (Spark SQL names RDDs by whole plans); other
+/// [harmful characters](is_harmful) become the replacement character.
 pub(super) fn clean(bytes: &[u8], limit: usize) -> String {
     let bytes = &bytes[..bytes.len().min(limit)];
     let text = String::from_utf8_lossy(bytes);
@@ -196,12 +196,7 @@ pub(super) fn clean(bytes: &[u8], limit: usize) -> String {
     for character in text.trim().chars() {
         let safe = match character {
             '\n' | '\r' | '\t' => ' ',
-            '\u{061c}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}'
-            | '\u{feff}' => char::REPLACEMENT_CHARACTER,
-            character if character.is_control() => char::REPLACEMENT_CHARACTER,
+            character if is_harmful(character) => char::REPLACEMENT_CHARACTER,
             character => character,
         };
         // A replacement may be longer than what it replaces.
@@ -228,6 +223,13 @@ mod tests {
             uid: 0,
             fact,
         }
+    }
+
+    #[test]
+    fn text_of_a_fact_stays_in_its_line_and_direction() {
+        let text = "a\u{61c}b\u{200d}c\u{2028}d\u{1b}e\tf";
+        let cleaned = super::clean(text.as_bytes(), 100);
+        assert_eq!(cleaned, "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}e f");
     }
 
     #[test]

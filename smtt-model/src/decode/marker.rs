@@ -3,13 +3,13 @@
 use smtt_common::context::Activity;
 use smtt_common::event::marker::{
     BLOCK_ARRAY, BLOCK_ON_HEAP, BLOCK_SAMPLED, BLOCK_SERIALIZED, BLOCK_WITHOUT_TASK,
-    CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, TOLD_AGAIN, outcome,
+    CONSUMER_ESTIMATED, PAGE_ACTIVITY_SHIFT, PAGE_ON_HEAP, REPORTED_AGAIN, outcome,
 };
 use smtt_common::event::used::{BEGUN_LATE, Helper};
 use smtt_common::event::{Kind, Schema};
 
 use super::fields::Fields;
-use super::memory::{memory_told, peaks_told};
+use super::memory::{memory_reported, peaks_reported};
 use super::metrics::task_metrics;
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, DecodeError, ExecutorDescribed, Fact,
@@ -77,8 +77,8 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             allocated_bytes: fields.optional("allocated_bytes"),
         },
         Kind::RESOURCE_EXHAUSTED => Fact::Exhausted(Box::new(death::exhausted(fields))),
-        Kind::MEMORY_TOLD => memory_told(fields),
-        Kind::PEAKS_TOLD => peaks_told(fields)?,
+        Kind::MEMORY_TOLD => memory_reported(fields),
+        Kind::PEAKS_TOLD => peaks_reported(fields)?,
         Kind::BLOCK_STORED => Fact::BlockStored(Box::new(block(fields)?)),
         Kind::BLOCK_MOVED => Fact::BlockMoved(Box::new(block(fields)?)),
         Kind::BLOCK_READ => Fact::BlockRead(BlockRead {
@@ -100,7 +100,7 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             address: fields.word("address"),
             size_bytes: fields.word("size_bytes"),
             on_heap: fields.word("flags") & PAGE_ON_HEAP != 0,
-            told_again: fields.word("flags") & TOLD_AGAIN != 0,
+            reported_again: fields.word("flags") & REPORTED_AGAIN != 0,
             rdd_id: fields.optional_id("rdd_id")?,
             stage_id: fields.optional_id("stage_id")?,
             consumer: fields.text("consumer"),
@@ -142,11 +142,11 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
         Kind::RESYNC_DONE => Fact::ResyncDone {
             request: fields.word("request"),
         },
-        Kind::RESYNC_TOLD => Fact::ResyncTold {
+        Kind::RESYNC_TOLD => Fact::ResyncReported {
             request: fields.word("request"),
             facts: fields.word("facts"),
         },
-        Kind::ADDRESSES_TOLD => Fact::AddressesTold {
+        Kind::ADDRESSES_TOLD => Fact::AddressesReported {
             collection: fields.word("collection"),
             moved_facts: fields.word("moved_facts"),
         },
@@ -242,7 +242,7 @@ fn block(fields: &mut Fields<'_>) -> Result<BlockFact, DecodeError> {
         sampled: flags & BLOCK_SAMPLED != 0,
         array: flags & BLOCK_ARRAY != 0,
         without_task: flags & BLOCK_WITHOUT_TASK != 0,
-        told_again: flags & TOLD_AGAIN != 0,
+        reported_again: flags & REPORTED_AGAIN != 0,
         task_attempt_id: fields.optional("task_attempt_id"),
         range_total: fields.word("range_total"),
         range_first: fields.word("range_first"),

@@ -18,7 +18,7 @@ pub struct Figure {
 
 /// See [`smtt_common::event::Kind::MEMORY_TOLD`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemoryTold {
+pub struct MemoryReported {
     /// The resident parts were examined for this fact.
     pub examined: bool,
     /// The memory overhead is Spark's default.
@@ -29,26 +29,26 @@ pub struct MemoryTold {
 
 /// See [`smtt_common::event::Kind::PEAKS_TOLD`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PeaksTold {
+pub struct PeaksReported {
     /// Id and attempt of the stage; `None` for the executor's whole life.
     pub stage: Option<(u32, u32)>,
     /// Figures of `PeakMetric`.
     pub figures: Vec<Figure>,
 }
 
-pub(super) fn memory_told(fields: &mut Fields<'_>) -> Fact {
+pub(super) fn memory_reported(fields: &mut Fields<'_>) -> Fact {
     let flags = fields.word("flags");
-    Fact::MemoryTold(Box::new(MemoryTold {
+    Fact::MemoryReported(Box::new(MemoryReported {
         examined: flags & MEMORY_EXAMINED != 0,
         overhead_is_default: flags & OVERHEAD_IS_DEFAULT != 0,
         figures: figures(fields),
     }))
 }
 
-pub(super) fn peaks_told(fields: &mut Fields<'_>) -> Result<Fact, DecodeError> {
+pub(super) fn peaks_reported(fields: &mut Fields<'_>) -> Result<Fact, DecodeError> {
     let stage = fields.optional_id("stage_id")?;
     let attempt = fields.optional_id("stage_attempt")?.unwrap_or(0);
-    Ok(Fact::PeaksTold(Box::new(PeaksTold {
+    Ok(Fact::PeaksReported(Box::new(PeaksReported {
         stage: stage.map(|id| (id, attempt)),
         figures: figures(fields),
     })))

@@ -10,7 +10,7 @@ use smtt_common::page_walk::WalkCounters;
 use super::consumers::by_class;
 use super::{ExecutorId, Filter, Listing, PageWalkRow, stages_of};
 use crate::attribute::Agreement;
-use crate::state::{Executor, FaultFigures, State, TaskState, faults};
+use crate::state::{Executor, FaultFigures, State, TaskState, Trust, faults};
 
 /// Whether an executor's process is alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +71,9 @@ pub struct ExecutorRow {
     /// Maximum size of the Java heap, in bytes.
     pub heap_max_bytes: Option<u64>,
     /// State of the addresses on the Java heap: `current`, `stale` (a collection has begun and its new addresses are
-    /// not reported yet), `polled`, `as told` (it is unknown whether a collection has moved them), or `refused` (the
+    /// not reported yet), `polled`, `unverified` (it is unknown whether a collection has moved them), or `refused` (the
     /// collector moves objects while the application runs).
-    pub heap_addresses: String,
+    pub heap_addresses: Trust,
     /// How the marker finds addresses on the Java heap: `followed`, `followed slowly`, `polled` or `refused`; absent
     /// where the marker does not report it.
     pub heap_addresses_by: Option<String>,
@@ -271,9 +271,9 @@ impl State {
                     .collect()
             }),
             heap_max_bytes: said.map(|said| said.heap_max_bytes),
-            heap_addresses: executor.heap.trust().name().to_owned(),
+            heap_addresses: executor.heap.trust(),
             heap_addresses_by: Some(executor.heap.way())
-                .filter(|way| *way != HeapAddresses::AS_TOLD)
+                .filter(|way| *way != HeapAddresses::UNVERIFIED)
                 .and_then(HeapAddresses::name)
                 .map(str::to_owned),
             collections: executor.heap.collections(),
@@ -324,7 +324,7 @@ impl State {
                 .values()
                 .fold(0, |sum, more| sum.saturating_add(*more)),
             facts_dropped_by_cause: dropped,
-            facts_by_kind: executor.came.by_kind(),
+            facts_by_kind: executor.fact_counts.by_kind(),
             records: counters.records_seen,
             records_dropped: (counters.records_ring_full)
                 .saturating_add(counters.records_rate_limited),

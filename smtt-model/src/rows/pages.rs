@@ -117,7 +117,7 @@ pub struct PagesRow {
     pub remote_access_ratio: Option<f64>,
     /// State of the addresses: `fixed` where no byte is on the Java heap, else `current` (no collection since they were
     /// reported), `stale` (a collection has begun: these bytes are left out until their addresses are reported again),
-    /// `polled` or `as told` (they may have moved). Absent where nothing has an address.
+    /// `polled` or `unverified` (they may have moved). Absent where nothing has an address.
     pub addresses: Option<AddressState>,
     /// Time since the pages were examined, in nanoseconds.
     pub age_ns: Option<u64>,
@@ -125,7 +125,7 @@ pub struct PagesRow {
 
 impl Figures {
     fn fill(&self, row: &mut PagesRow, executor: &Executor, now_ns: u64) {
-        let looked = &executor.memory.looked;
+        let last_examined = &executor.memory.last_examined;
         row.held_bytes = self.held_bytes;
         row.addresses = self.addressed.then(|| {
             if self.on_heap {
@@ -140,17 +140,17 @@ impl Figures {
             row.hotness = row.reads_per_minute;
             row.hotness_method = Some(HotnessMethod::BlockReads);
         }
-        let sizes_known = looked.sizes_by != SizesBy::Nothing;
-        row.sample = self.sample.row(looked.page_bytes, sizes_known);
+        let sizes_known = last_examined.sizes_by != SizesBy::Nothing;
+        row.sample = self.sample.row(last_examined.page_bytes, sizes_known);
         row.sampled_objects = row.sample.as_ref().map(|_| self.sample.objects());
         if row.sample.is_some() {
-            row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
+            row.age_ns = Some(now_ns.saturating_sub(last_examined.time_ns));
         }
-        if let Some(hotness) = self.touched.hotness() {
+        if let Some(hotness) = self.accessed.hotness() {
             row.hotness = Some(hotness);
             row.hotness_method = Some(HotnessMethod::Damon);
-            row.hot_bytes = Some(self.touched.hot_bytes);
-            row.checked_bytes = Some(self.touched.checked_bytes);
+            row.hot_bytes = Some(self.accessed.hot_bytes);
+            row.checked_bytes = Some(self.accessed.checked_bytes);
         }
         let Some(placed) = self.placed(sizes_known) else {
             return;
@@ -167,11 +167,11 @@ impl Figures {
         row.pages = Some(seen.pages);
         row.examined_pages = Some(seen.examined_pages);
         row.estimated = Some(seen.examined_pages < seen.pages);
-        row.age_ns = Some(now_ns.saturating_sub(looked.time_ns));
+        row.age_ns = Some(now_ns.saturating_sub(last_examined.time_ns));
         if sizes_known {
             row.zero_page_bytes = Some(self.scaled(seen.zero_bytes));
-            row.huge_page_bytes = self.huge_page_bytes(looked.page_bytes);
-            row.page_sizes_by = sizes_known.then_some(looked.sizes_by);
+            row.huge_page_bytes = self.huge_page_bytes(last_examined.page_bytes);
+            row.page_sizes_by = sizes_known.then_some(last_examined.sizes_by);
         }
         row.page_sizes = placed.page_sizes;
     }
@@ -222,8 +222,8 @@ impl State {
                     let figures = figures.entry(key).or_default();
                     figures.add(&owner, held, addressed, on_heap, seen);
                     if let Owner::Block(_, block) = owner {
-                        let touched = executor.touched(block.mark(), block.on_heap, now_ns);
-                        figures.add_touched(touched);
+                        let accessed = executor.accessed(block.ranges_id(), block.on_heap, now_ns);
+                        figures.add_accessed(accessed);
                         figures.add_reads(block, now_ns);
                     }
                 }

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::page_walks::is_sampled;
 use super::short::matters;
-use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow, matches};
+use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{Doing, RddKey};
-use crate::decode::RddDescribed;
+use crate::decode::{Contents, RddDescribed};
+use crate::glob::matches;
 use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
 /// The marker's hook that reports reads of cached blocks, and the class of that hook.
@@ -89,7 +90,7 @@ pub struct RddRow {
     /// Tasks of this executor that started after the RDD's last block was stored; a lower bound.
     pub tasks_since_stored: u64,
     /// How page faults are attributed to the RDD: `context`.
-    pub attributed_by: String,
+    pub attributed_by: AttributedBy,
     /// Sampled page faults with an address in the RDD's blocks or Spark pages.
     pub samples_by_address: u64,
     /// Page faults of the RDD by activity, access and memory region.
@@ -100,6 +101,15 @@ pub struct RddRow {
     /// Page walks in contexts that name the RDD.
     #[serde(flatten)]
     pub walks: PageWalkRow,
+}
+
+/// What page faults are attributed to an RDD by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttributedBy {
+    /// The context that the faulting thread published, which names the RDD.
+    #[default]
+    Context,
 }
 
 /// Page faults of one RDD during one activity. Figures of page walks are absent where none was sampled.
@@ -154,7 +164,7 @@ pub struct BlockRow {
     pub serialized: bool,
     /// Contents of the block: `bytes` (serialised), `columns` (a cached DataFrame: its buffers have addresses), `array`
     /// (of numbers), or `objects` (not contiguous: the ranges are a sample).
-    pub contents: String,
+    pub contents: Contents,
     /// Task attempt that stored the block; absent for a replica and for a block stored outside of a task.
     pub task_attempt_id: Option<u64>,
     /// Stage of the task that stored the block.
@@ -309,16 +319,18 @@ impl State {
             execution_memory_peak_bytes: rdd.peak.execution_bytes.max(held.execution_bytes),
             storage_memory_off_heap_bytes: held.storage_off_heap_bytes,
             execution_memory_off_heap_bytes: held.execution_off_heap_bytes,
-            blocks_stored: rdd.uses.stored,
-            blocks_stored_again: rdd.uses.stored_again,
-            blocks_found: rdd.uses.found,
-            blocks_removed: rdd.uses.removed,
-            blocks_evicted: rdd.uses.evicted,
-            block_reads: sees_reads(executor).then_some(rdd.uses.reads),
-            last_stored_age_ns: (rdd.uses.last_stored_ns > 0)
-                .then(|| self.now_ns().saturating_sub(rdd.uses.last_stored_ns)),
-            tasks_since_stored: tasks_after(executor, rdd.uses.last_stored_ns),
-            attributed_by: "context".to_owned(),
+            blocks_stored: rdd.block_history.stored,
+            blocks_stored_again: rdd.block_history.stored_again,
+            blocks_found: rdd.block_history.found,
+            blocks_removed: rdd.block_history.removed,
+            blocks_evicted: rdd.block_history.evicted,
+            block_reads: sees_reads(executor).then_some(rdd.block_history.reads),
+            last_stored_age_ns: (rdd.block_history.last_stored_ns > 0).then(|| {
+                self.now_ns()
+                    .saturating_sub(rdd.block_history.last_stored_ns)
+            }),
+            tasks_since_stored: tasks_after(executor, rdd.block_history.last_stored_ns),
+            attributed_by: AttributedBy::Context,
             samples_by_address: rdd.samples_by_address,
             contexts: if whole {
                 doing_rows(self, executor, rdd)
@@ -371,7 +383,7 @@ impl State {
                         range_total: block.range_total,
                         on_heap: block.on_heap,
                         serialized: block.serialized,
-                        contents: block.contents.name().to_owned(),
+                        contents: block.contents,
                         task_attempt_id: block.task.filter(|_| !block.without_task),
                         stage_id: block.stage.map(|stage| stage.id),
                         reads: block.reads,

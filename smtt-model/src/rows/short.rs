@@ -47,6 +47,7 @@ impl State {
 
 /// Whether a rule may be about the RDD.
 pub(super) fn matters(key: RddKey, rdd: Option<&crate::state::Rdd>, holds_memory: bool) -> bool {
-    let had_blocks = rdd.is_some_and(|rdd| rdd.uses.stored > 0 || rdd.uses.found > 0);
+    let had_blocks =
+        rdd.is_some_and(|rdd| rdd.block_history.stored > 0 || rdd.block_history.found > 0);
     key.id().is_some() && (holds_memory || had_blocks)
 }

@@ -45,7 +45,7 @@ pub struct LastAccessed {
 struct Found {
     addresses: u64,
     time_ns: u64,
-    touched: Accessed,
+    accessed: Accessed,
 }
 
 impl LastAccessed {
@@ -63,21 +63,29 @@ impl LastAccessed {
     /// Result for a block from the last window that covered it, if the block has not moved since and the result is
     /// recent.
     #[must_use]
-    pub fn of(&self, mark: RangesId, now_ns: u64) -> Option<&Accessed> {
+    pub fn of(&self, ranges_id: RangesId, now_ns: u64) -> Option<&Accessed> {
         self.found
-            .get(&mark.serial)
+            .get(&ranges_id.serial)
             .filter(|found| {
-                found.addresses == mark.addresses && now_ns.saturating_sub(found.time_ns) < KEPT_NS
+                found.addresses == ranges_id.addresses
+                    && now_ns.saturating_sub(found.time_ns) < KEPT_NS
             })
-            .map(|found| &found.touched)
+            .map(|found| &found.accessed)
     }
 }
 
 impl Executor {
     /// Result for a block, if the block has not moved since.
     #[must_use]
-    pub fn touched(&self, mark: Option<RangesId>, on_heap: bool, now_ns: u64) -> Option<&Accessed> {
-        self.memory.touched.of(self.known(mark, on_heap)?, now_ns)
+    pub fn accessed(
+        &self,
+        ranges_id: Option<RangesId>,
+        on_heap: bool,
+        now_ns: u64,
+    ) -> Option<&Accessed> {
+        self.memory
+            .accessed
+            .of(self.current_ranges(ranges_id, on_heap)?, now_ns)
     }
 }
 
@@ -93,21 +101,21 @@ impl State {
     }
 
     /// Applies the results of a window that ended at `time_ns` for an executor's blocks.
-    pub fn touched(&mut self, executor: u64, time_ns: u64, blocks: Vec<(RangesId, Accessed)>) {
+    pub fn accessed(&mut self, executor: u64, time_ns: u64, blocks: Vec<(RangesId, Accessed)>) {
         self.change_known(executor, |executor, caps| {
             if executor.died_ns.is_some() {
                 return;
             }
-            let known = &mut executor.memory.touched.found;
+            let known = &mut executor.memory.accessed.found;
             known.retain(|_, found| time_ns.saturating_sub(found.time_ns) < KEPT_NS);
-            for (mark, touched) in blocks {
+            for (ranges_id, accessed) in blocks {
                 let found = Found {
-                    addresses: mark.addresses,
+                    addresses: ranges_id.addresses,
                     time_ns,
-                    touched,
+                    accessed,
                 };
-                if caps.admit(known.row_bytes(&mark.serial)) {
-                    known.insert(mark.serial, found);
+                if caps.admit(known.row_bytes(&ranges_id.serial)) {
+                    known.insert(ranges_id.serial, found);
                 }
             }
         });
@@ -120,8 +128,8 @@ mod tests {
 
     #[test]
     fn what_was_found_stands_for_where_and_when_it_was() {
-        let mark = |serial, addresses| RangesId { serial, addresses };
-        let touched = Accessed {
+        let ranges_id = |serial, addresses| RangesId { serial, addresses };
+        let accessed = Accessed {
             checked_bytes: 4096,
             hot_bytes: 4096,
             accessed: 1024.0,
@@ -132,15 +140,19 @@ mod tests {
                 Found {
                     addresses: 7,
                     time_ns: 10,
-                    touched,
+                    accessed,
                 },
             )]),
         };
-        assert_eq!(last.of(mark(1, 7), 11), Some(&touched));
-        assert_eq!(last.of(mark(1, 8), 11), None, "it has moved");
-        assert_eq!(last.of(mark(2, 7), 11), None, "it is another block");
-        assert_eq!(last.of(mark(1, 7), 10 + KEPT_NS), None, "it is long ago");
-        assert_eq!(touched.hotness(), Some(0.25));
+        assert_eq!(last.of(ranges_id(1, 7), 11), Some(&accessed));
+        assert_eq!(last.of(ranges_id(1, 8), 11), None, "it has moved");
+        assert_eq!(last.of(ranges_id(2, 7), 11), None, "it is another block");
+        assert_eq!(
+            last.of(ranges_id(1, 7), 10 + KEPT_NS),
+            None,
+            "it is long ago"
+        );
+        assert_eq!(accessed.hotness(), Some(0.25));
         assert_eq!(Accessed::default().hotness(), None);
     }
 }

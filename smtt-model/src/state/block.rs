@@ -72,8 +72,8 @@ impl Block {
 
     /// Identity of the block at its addresses; `None` where it has none.
     #[must_use]
-    pub fn mark(&self) -> Option<RangesId> {
-        self.placed.mark(self.serial)
+    pub fn ranges_id(&self) -> Option<RangesId> {
+        self.placed.ranges_id(self.serial)
     }
 
     /// Bytes with known addresses; for objects, bytes of the sample.

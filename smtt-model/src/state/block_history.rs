@@ -33,7 +33,7 @@ impl BlockHistory {
         if known || fact.range_first > 0 {
             return;
         }
-        if fact.told_again {
+        if fact.reported_again {
             self.found += 1;
         } else {
             self.stored += 1;
@@ -127,7 +127,7 @@ mod tests {
     fn what_was_there_before_is_not_stored() {
         let mut uses = BlockHistory::default();
         let found = BlockFact {
-            told_again: true,
+            reported_again: true,
             ..block(3)
         };
         uses.stored(&found, false, false, 5);

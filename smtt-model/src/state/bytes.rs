@@ -11,6 +11,7 @@ use std::hash::Hash;
 use std::ops::{Deref, DerefMut};
 
 use super::Limits;
+pub(super) use crate::sizes::{tree_bytes, tree_entry_bytes, vec_bytes};
 
 /// Memory that a value holds outside of itself.
 pub trait HeapBytes {
@@ -28,23 +29,6 @@ impl HeapBytes for u64 {
     fn heap_bytes(&self) -> usize {
         0
     }
-}
-
-/// Bytes of a vector's elements, without what these hold themselves.
-pub(super) const fn vec_bytes<T>(vec: &Vec<T>) -> usize {
-    vec.capacity().saturating_mul(size_of::<T>())
-}
-
-/// Bytes of a standard B-tree with `len` entries of `entry` bytes: nodes of eleven entries, about half full.
-pub(crate) const fn tree_bytes(len: usize, entry: usize) -> usize {
-    let leaf = 11 * entry + 16;
-    let inner = leaf + 12 * size_of::<usize>();
-    len.div_ceil(6) * leaf + (len / 36) * inner
-}
-
-/// Bytes that one more entry adds to a B-tree on average.
-pub(crate) const fn tree_entry_bytes(entry: usize) -> usize {
-    (11 * entry + 16).div_ceil(6)
 }
 
 /// Slots of a hash table. The standard table reports a smaller capacity after removals than it holds, so the largest

@@ -92,7 +92,7 @@ pub struct Executor {
     /// Faults of the process from before they were counted; absent where the kernel's count was not read.
     pub before_tracing: Option<u64>,
     /// Facts received, by kind.
-    pub came: FactCounts,
+    pub fact_counts: FactCounts,
     /// Page faults counted in a context row.
     pub context_faults: FaultCounters,
     /// Sampled page walks and cycles with a context.
@@ -137,7 +137,7 @@ pub struct Executor {
     /// Memory over time.
     pub history: History,
     /// Partitions of cached RDDs that left its memory.
-    pub(super) left: LeftPartitions,
+    pub(super) left_partitions: LeftPartitions,
     /// The marker's counters in the slot file; `None` where the file is not open.
     pub slots: Option<SlotFileCounters>,
     /// Ended tasks whose last samples may still arrive, the oldest first.
@@ -190,7 +190,7 @@ impl Executor {
         let said = self.described.as_ref();
         let fixed = size_of::<Self>() + said.map_or(0, HeapBytes::heap_bytes);
         fixed
-            + self.came.heap_bytes()
+            + self.fact_counts.heap_bytes()
             + self.walks.heap_bytes()
             + self.all_walks.heap_bytes()
             + self.rdds.bytes()
@@ -203,7 +203,7 @@ impl Executor {
             + tree_bytes(self.spans.len(), size_of::<(u8, Spans)>())
             + self.history_bytes
             + self.black_box.bytes()
-            + self.left.bytes()
+            + self.left_partitions.bytes()
             + self.finishing.capacity() * size_of::<(u64, u64)>()
     }
 
@@ -250,7 +250,7 @@ impl Executor {
             let mut over = self.rdds.row(RddKey::Overflow);
             faults::add(&mut over.faults, &rdd.faults);
             over.samples_by_address += rdd.samples_by_address;
-            over.uses.fold(&rdd.uses);
+            over.block_history.fold(&rdd.block_history);
             over.walk_samples_by_address += rdd.walk_samples_by_address;
             over.walks.fold(&rdd.walks);
             over.distribution.fold(&rdd.distribution);
@@ -390,10 +390,10 @@ impl Executor {
         self.fold_rdds(usize::MAX);
         self.history = History::default();
         self.history_bytes = 0;
-        self.left = LeftPartitions::default();
+        self.left_partitions = LeftPartitions::default();
         self.finishing = VecDeque::new();
-        self.memory.looked = LastExamined::default();
-        self.memory.touched = LastAccessed::default();
+        self.memory.last_examined = LastExamined::default();
+        self.memory.accessed = LastAccessed::default();
     }
 
     /// Keeps the page faults of the first minute once it is over.
@@ -449,13 +449,19 @@ impl Executor {
 
     /// The resolver's last result for a block or Spark page, if its addresses have not changed since.
     #[must_use]
-    pub fn looked(&self, mark: Option<RangesId>, on_heap: bool) -> Option<&Seen> {
-        self.memory.looked.of(self.known(mark, on_heap)?)
+    pub fn examined(&self, ranges_id: Option<RangesId>, on_heap: bool) -> Option<&Seen> {
+        self.memory
+            .last_examined
+            .of(self.current_ranges(ranges_id, on_heap)?)
     }
 
     /// Identity of a block or Spark page at its current addresses, where these are known.
-    pub(super) fn known(&self, mark: Option<RangesId>, on_heap: bool) -> Option<RangesId> {
-        mark.filter(|_| !on_heap || self.heap.trust() != Trust::Stale)
+    pub(super) fn current_ranges(
+        &self,
+        ranges_id: Option<RangesId>,
+        on_heap: bool,
+    ) -> Option<RangesId> {
+        ranges_id.filter(|_| !on_heap || self.heap.trust() != Trust::Stale)
     }
 
     /// The JVM is gone: its memory is free and its running tasks are lost.

@@ -39,7 +39,7 @@ impl FactCounts {
 }
 
 /// Whether the marker reported the fact, not the kernel side.
-pub(super) fn is_told(fact: &Fact) -> bool {
+pub(super) fn is_reported(fact: &Fact) -> bool {
     entry(fact).is_some()
 }
 
@@ -67,8 +67,8 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::TaskMetrics(_) => "taskMetrics",
         Fact::TaskHeapSoFar { .. } => "taskHeapSoFar",
         Fact::Exhausted(_) => "resourceExhausted",
-        Fact::MemoryTold(_) => "memoryTold",
-        Fact::PeaksTold(_) => "peaksTold",
+        Fact::MemoryReported(_) => "memoryTold",
+        Fact::PeaksReported(_) => "peaksTold",
         Fact::BlockStored(_) => "blockStored",
         Fact::BlockRead(_) => "blockRead",
         Fact::BlockMoved(_) => "blockMoved",
@@ -78,9 +78,9 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::ConsumerUsed(_) => "consumerUsed",
         Fact::Span(_) => "span",
         Fact::PythonWorker(_) => "pythonWorker",
-        Fact::ResyncTold { .. } => "resyncTold",
+        Fact::ResyncReported { .. } => "resyncTold",
         Fact::ResyncDone { .. } => "resyncDone",
-        Fact::AddressesTold { .. } => "addressesTold",
+        Fact::AddressesReported { .. } => "addressesTold",
     })
 }
 
@@ -106,10 +106,10 @@ mod tests {
                 ..smtt_common::event::RecordHeader::default()
             };
             let event = crate::decode::decode(&header, &text).expect("a fact");
-            let mut came = FactCounts::default();
-            came.count(&event.fact);
+            let mut counts = FactCounts::default();
+            counts.count(&event.fact);
             assert_eq!(
-                came.by_kind(),
+                counts.by_kind(),
                 BTreeMap::from([(schema.entry.to_owned(), 1)])
             );
         }

@@ -28,7 +28,7 @@ impl Executor {
                 | Fact::FaultSample { .. }
                 | Fact::WalkSample { .. }
         );
-        self.came.count(&event.fact);
+        self.fact_counts.count(&event.fact);
         self.resync.see(&event);
         self.note(&event, caps);
         let outcome = self.apply_living(event, caps);
@@ -135,13 +135,13 @@ impl Executor {
                     .heap_so_far(task_attempt_id, allocated_bytes, caps);
             }
             Fact::TaskUsed(used) => return self.tasks.used(&used, caps),
-            Fact::MemoryTold(told) => self.usage.told(&told, now_ns),
-            Fact::PeaksTold(told) => return self.peaks_told(&told, now_ns, caps),
+            Fact::MemoryReported(figures) => self.usage.reported(&figures, now_ns),
+            Fact::PeaksReported(peaks) => return self.peaks_reported(&peaks, now_ns, caps),
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
-                let left = self.left.take(&fact, known);
+                let left = self.left_partitions.take(&fact, known);
                 let (mut rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps);
-                rdd.uses.stored(&fact, known, left, now_ns);
+                rdd.block_history.stored(&fact, known, left, now_ns);
                 drop(rdd);
                 let stage = fact
                     .task_attempt_id
@@ -158,7 +158,7 @@ impl Executor {
             Fact::BlockRead(fact) => {
                 // Counts also where the block is not in memory or has no row: the read shows that the RDD is used.
                 let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
-                let counted = rdd.map(|mut rdd| rdd.uses.reads += 1).is_some();
+                let counted = rdd.map(|mut rdd| rdd.block_history.reads += 1).is_some();
                 let heap_known = self.heap.trust().can_be_looked_at();
                 return match self.memory.block_read(&fact, heap_known, now_ns) {
                     // Read from disk, as Spark does with evicted blocks: the event is not lost.
@@ -169,16 +169,17 @@ impl Executor {
             Fact::BlockRemoved(fact) => {
                 let outcome = self.memory.block_removed(&fact);
                 if outcome == Outcome::Applied {
-                    self.left.add(fact.rdd_id, fact.partition, caps);
+                    self.left_partitions.add(fact.rdd_id, fact.partition, caps);
                     if let Some(mut rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
-                        rdd.uses.removed += 1;
-                        rdd.uses.evicted += u64::from(fact.activity == Some(Activity::EVICT));
+                        rdd.block_history.removed += 1;
+                        rdd.block_history.evicted +=
+                            u64::from(fact.activity == Some(Activity::EVICT));
                     }
                 }
                 return outcome;
             }
             Fact::PageAllocated(fact) => {
-                if fact.told_again {
+                if fact.reported_again {
                     self.heap.moved();
                 }
                 drop(self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps));
@@ -234,12 +235,14 @@ impl Executor {
                     self.python_workers.remove(&worker.pid);
                 }
             },
-            Fact::AddressesTold {
+            Fact::AddressesReported {
                 collection,
                 moved_facts,
-            } => self.heap.addresses_told(collection, moved_facts, now_ns),
+            } => self
+                .heap
+                .addresses_reported(collection, moved_facts, now_ns),
             // Counted above.
-            Fact::ResyncTold { .. } => {}
+            Fact::ResyncReported { .. } => {}
             Fact::ResyncDone { request } => return self.resync_done(request, now_ns, caps),
             Fact::ProcessForked { child_pid } => {
                 if self.children.len() >= IDS_MAX {
@@ -312,7 +315,7 @@ impl Executor {
         if end == End::NotAsked {
             return Outcome::Ignored("resync_not_requested");
         }
-        self.heap.told_again(end != End::Incomplete);
+        self.heap.reported_again(end != End::Incomplete);
         let End::Complete(since_ns) = end else {
             return Outcome::Ignored("resync_incomplete");
         };

@@ -43,7 +43,7 @@ pub struct Figures {
     pub(crate) reads_per_minute: f64,
     /// Bytes read of the blocks in memory, by node.
     pub(crate) by_node: NodeReads,
-    pub(crate) touched: Accessed,
+    pub(crate) accessed: Accessed,
 }
 
 impl Figures {
@@ -83,19 +83,19 @@ impl Figures {
         self.reads += more.reads;
         self.reads_per_minute += more.reads_per_minute;
         self.by_node.add(&more.by_node);
-        self.touched.add(&more.touched);
+        self.accessed.add(&more.accessed);
     }
 
-    pub(crate) fn add_touched(&mut self, touched: Option<&Accessed>) {
-        if let Some(touched) = touched {
-            self.touched.add(touched);
+    pub(crate) fn add_accessed(&mut self, accessed: Option<&Accessed>) {
+        if let Some(accessed) = accessed {
+            self.accessed.add(accessed);
         }
     }
 
     /// How often the row's blocks are accessed; empty without DAMON.
     #[must_use]
-    pub const fn touched(&self) -> &Accessed {
-        &self.touched
+    pub const fn accessed(&self) -> &Accessed {
+        &self.accessed
     }
 
     pub(crate) fn add_reads(&mut self, block: &Block, now_ns: u64) {
@@ -226,14 +226,14 @@ pub(crate) fn each<'a>(
     executor: &'a Executor,
     mut take: impl FnMut(Owner<'a>, u64, u64, bool, Option<&'a Seen>),
 ) {
-    let seen = |mark: Option<RangesId>, on_heap: bool| executor.looked(mark, on_heap);
+    let seen = |ranges_id: Option<RangesId>, on_heap: bool| executor.examined(ranges_id, on_heap);
     for (name, block) in &executor.memory.blocks {
         take(
             Owner::Block(name, block),
             block.size_bytes,
             block.addressed_bytes(),
             block.on_heap,
-            seen(block.mark(), block.on_heap),
+            seen(block.ranges_id(), block.on_heap),
         );
     }
     for page in executor.memory.pages.values() {
@@ -246,7 +246,7 @@ pub(crate) fn each<'a>(
                 page.size_bytes
             },
             page.on_heap,
-            seen(page.mark(), page.on_heap),
+            seen(page.ranges_id(), page.on_heap),
         );
     }
 }
@@ -293,7 +293,7 @@ impl Owner<'_> {
 
     /// Whether the owner is the block with this name.
     pub(crate) fn is_block(&self, wanted: &str) -> bool {
-        matches!(self, Self::Block(name, _) if crate::rows::matches(wanted, name))
+        matches!(self, Self::Block(name, _) if crate::glob::matches(wanted, name))
     }
 }
 
@@ -315,7 +315,7 @@ pub fn by_rdd(executor: &Executor, now_ns: u64) -> BTreeMap<RddKey, Figures> {
         let figures = figures.entry(executor.row_of(owner.rdd())).or_default();
         figures.add(&owner, held, addressed, on_heap, seen);
         if let Owner::Block(_, block) = owner {
-            figures.add_touched(executor.touched(block.mark(), block.on_heap, now_ns));
+            figures.add_accessed(executor.accessed(block.ranges_id(), block.on_heap, now_ns));
         }
     });
     figures

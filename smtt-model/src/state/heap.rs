@@ -11,11 +11,12 @@ use smtt_common::context::HeapAddresses;
 use super::State;
 
 /// State of the addresses on the Java heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trust {
     /// Addresses were reported, and the marker does not report collections.
-    #[serde(rename = "as told")]
-    AsTold,
+    #[default]
+    #[serde(rename = "unverified", alias = "as told")]
+    Unverified,
     /// The marker polls for collections: objects may have moved since.
     #[serde(rename = "polled")]
     Polled,
@@ -35,7 +36,7 @@ impl Trust {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::AsTold => "as told",
+            Self::Unverified => "unverified",
             Self::Polled => "polled",
             Self::Current => "current",
             Self::Stale => "stale",
@@ -46,7 +47,7 @@ impl Trust {
     /// Whether samples may be attributed by address.
     #[must_use]
     pub const fn attributes(self) -> bool {
-        matches!(self, Self::AsTold | Self::Current)
+        matches!(self, Self::Unverified | Self::Current)
     }
 
     /// Whether pages at these addresses may be examined.
@@ -80,7 +81,7 @@ impl Heap {
     #[must_use]
     pub fn trust(&self) -> Trust {
         match self.way {
-            HeapAddresses::AS_TOLD => Trust::AsTold,
+            HeapAddresses::UNVERIFIED => Trust::Unverified,
             HeapAddresses::REFUSED => Trust::Refused,
             HeapAddresses::FOLLOWED | HeapAddresses::FOLLOWED_SLOWLY => {
                 let told = self.told.map(|told| told.collection);
@@ -150,7 +151,7 @@ impl Heap {
     }
 
     /// All addresses are reported.
-    pub(super) fn addresses_told(&mut self, collection: u64, moved_facts: u64, time_ns: u64) {
+    pub(super) fn addresses_reported(&mut self, collection: u64, moved_facts: u64, time_ns: u64) {
         self.moves_lost |= self.moves < moved_facts;
         self.moves = 0;
         self.told = Some(Told {
@@ -160,7 +161,7 @@ impl Heap {
     }
 
     /// A resync has ended. Where facts of it were lost (`complete` is false), an address may be stale.
-    pub(super) fn told_again(&mut self, complete: bool) {
+    pub(super) fn reported_again(&mut self, complete: bool) {
         self.moves = 0;
         self.moves_lost = !complete;
         // The marker reports its epoch after the resync.
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(heap.trust(), Trust::Stale, "the slot file is not open yet");
         heap.read(HeapAddresses::FOLLOWED, 3);
         assert_eq!(heap.trust(), Trust::Stale, "nothing was reported");
-        heap.addresses_told(3, 0, 100);
+        heap.addresses_reported(3, 0, 100);
         assert_eq!(heap.trust(), Trust::Current);
         assert_eq!(
             (heap.current_collection(), heap.age_ns(40, 500)),
@@ -222,7 +223,7 @@ mod tests {
             "since all were known to be right"
         );
         assert_eq!(heap.age_ns(300, 500), 200, "since this one was reported");
-        heap.addresses_told(4, 0, 600);
+        heap.addresses_reported(4, 0, 600);
         assert_eq!(heap.trust(), Trust::Current);
     }
 
@@ -230,19 +231,23 @@ mod tests {
     fn addresses_are_stale_while_the_slot_file_cannot_be_read() {
         let mut heap = followed();
         heap.read(HeapAddresses::FOLLOWED, 3);
-        heap.addresses_told(3, 0, 100);
+        heap.addresses_reported(3, 0, 100);
         heap.unread();
         assert_eq!(
             (heap.trust(), heap.current_collection()),
             (Trust::Stale, None)
         );
-        heap.addresses_told(3, 0, 200);
+        heap.addresses_reported(3, 0, 200);
         assert_eq!(heap.trust(), Trust::Stale);
         heap.read(HeapAddresses::FOLLOWED, 3);
         assert_eq!(heap.trust(), Trust::Current);
-        heap.read(HeapAddresses::AS_TOLD, 0);
+        heap.read(HeapAddresses::UNVERIFIED, 0);
         heap.unread();
-        assert_eq!(heap.trust(), Trust::AsTold, "no collections are counted");
+        assert_eq!(
+            heap.trust(),
+            Trust::Unverified,
+            "no collections are counted"
+        );
     }
 
     #[test]
@@ -250,30 +255,30 @@ mod tests {
         let mut heap = followed();
         heap.read(HeapAddresses::FOLLOWED, 1);
         heap.moved();
-        heap.addresses_told(1, 2, 100);
+        heap.addresses_reported(1, 2, 100);
         assert_eq!(heap.trust(), Trust::Stale);
         heap.read(HeapAddresses::FOLLOWED, 2);
         heap.moved();
-        heap.addresses_told(2, 1, 200);
+        heap.addresses_reported(2, 1, 200);
         assert_eq!(heap.trust(), Trust::Stale);
-        heap.told_again(false);
-        heap.addresses_told(2, 0, 250);
+        heap.reported_again(false);
+        heap.addresses_reported(2, 0, 250);
         assert_eq!(heap.trust(), Trust::Stale, "facts of the resync were lost");
-        heap.told_again(true);
+        heap.reported_again(true);
         assert_eq!(heap.trust(), Trust::Stale);
-        heap.addresses_told(2, 0, 300);
+        heap.addresses_reported(2, 0, 300);
         assert_eq!(heap.trust(), Trust::Current);
     }
 
     #[test]
     fn a_marker_that_does_not_follow_collections_is_never_current() {
         let mut heap = Heap::default();
-        heap.read(HeapAddresses::AS_TOLD, 0);
+        heap.read(HeapAddresses::UNVERIFIED, 0);
         assert_eq!(
             (heap.trust(), heap.trust().attributes()),
-            (Trust::AsTold, true)
+            (Trust::Unverified, true)
         );
-        heap.addresses_told(0, 0, 1);
+        heap.addresses_reported(0, 0, 1);
         assert_eq!(heap.age_ns(5, 12), 7);
         heap.read(HeapAddresses::POLLED, 0);
         assert_eq!(
@@ -284,5 +289,11 @@ mod tests {
         assert_eq!(heap.trust(), Trust::Refused);
         heap.described(200);
         assert!(!heap.trust().attributes());
+    }
+
+    #[test]
+    fn the_word_of_earlier_daemons_is_read() {
+        let read: Trust = serde_json::from_str("\"as told\"").expect("a state");
+        assert_eq!((read, read.name()), (Trust::Unverified, "unverified"));
     }
 }

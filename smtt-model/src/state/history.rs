@@ -232,7 +232,7 @@ fn rdd_points(executor: &Executor) -> Vec<RddPoint> {
         sum.add(holds);
     }
     let mut figures = by_rdd(executor, 0);
-    let sizes_known = executor.memory.looked.sizes_by != SizesBy::Nothing;
+    let sizes_known = executor.memory.last_examined.sizes_by != SizesBy::Nothing;
     held.into_iter()
         .map(|(rdd, held)| {
             let placed = figures

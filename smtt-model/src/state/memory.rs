@@ -37,7 +37,7 @@ pub struct Memory {
     /// Blocks by Spark's name.
     pub blocks: Table<String, Block>,
     /// Sizes of blocks beyond the limit of `blocks`.
-    pub crowd: UnlistedBlocks,
+    pub unlisted: UnlistedBlocks,
     /// Spark pages by task and page number, and grants by task and consumer.
     pub pages: Table<SparkPageKey, SparkPage>,
     /// Addresses of blocks and Spark pages.
@@ -49,9 +49,9 @@ pub struct Memory {
     /// Ranges that were impossible or beyond the limit, since the start.
     pub ranges_refused: u64,
     /// The resolver's last results.
-    pub looked: LastExamined,
+    pub last_examined: LastExamined,
     /// DAMON's last results.
-    pub touched: LastAccessed,
+    pub accessed: LastAccessed,
     /// Bytes read of blocks, by RDD and node.
     pub reads: ReadsByRdd,
     held: FlatTable<RddKey, MemoryHeld>,
@@ -103,11 +103,11 @@ impl Memory {
     /// Bytes of all tables.
     pub(super) fn bytes(&self) -> usize {
         self.blocks.bytes()
-            + self.crowd.bytes()
+            + self.unlisted.bytes()
             + self.pages.bytes()
             + self.addresses.bytes()
-            + self.looked.bytes()
-            + self.touched.bytes()
+            + self.last_examined.bytes()
+            + self.accessed.bytes()
             + self.reads.bytes()
             + self.held.bytes()
     }
@@ -131,20 +131,20 @@ impl Memory {
         let bytes = self.blocks.row_bytes(fact.block_id.capacity()) + self.held.row_bytes(&rdd);
         if known.is_none() && (full || !caps.admit(bytes)) {
             let rows = caps.blocks_per_executor;
-            let more = self.crowd.row_bytes(fact) + self.held.row_bytes(&rdd);
-            let crowd = if caps.admit(more) {
-                self.crowd.stored(fact, time_ns, rows)
+            let more = self.unlisted.row_bytes(fact) + self.held.row_bytes(&rdd);
+            let unlisted = if caps.admit(more) {
+                self.unlisted.stored(fact, time_ns, rows)
             } else {
                 None
             };
-            let told_before = crowd
+            let told_before = unlisted
                 .as_ref()
                 .is_some_and(|(_, before, _)| before.blocks > 0);
             // Further ranges of a block, and blocks that are reported again, do not count as another block.
             if fact.range_first == 0 && !told_before {
                 self.blocks_over_cap += 1;
             }
-            if let Some((rdd, before, now)) = crowd {
+            if let Some((rdd, before, now)) = unlisted {
                 self.hold(rdd, &now);
                 self.release(rdd, &before);
             }
@@ -163,7 +163,7 @@ impl Memory {
                 .map(|block| (block.reads, block.heat, block.by_node))
                 .unwrap_or_default();
             let stored_ns = known
-                .filter(|_| fact.told_again)
+                .filter(|_| fact.reported_again)
                 .map_or(time_ns, |block| block.stored_ns);
             self.remove_block(&fact.block_id);
             self.leave_crowd(fact.rdd_id, fact.partition);
@@ -208,7 +208,7 @@ impl Memory {
         }
         // The same bytes in other pieces: everything known about the ranges is stale.
         let fact = BlockFact {
-            told_again: true,
+            reported_again: true,
             ..fact.clone()
         };
         self.block_stored(&fact, stage, time_ns, caps)
@@ -275,7 +275,7 @@ impl Memory {
     }
 
     fn leave_crowd(&mut self, rdd: Option<u32>, partition: Option<u32>) -> bool {
-        let left = self.crowd.removed(rdd, partition);
+        let left = self.unlisted.removed(rdd, partition);
         if let Some((rdd, held)) = &left {
             self.release(*rdd, held);
         }
@@ -304,14 +304,14 @@ impl Memory {
             Some(number) => SparkPageKey::SparkPage(fact.task_attempt_id, number),
             None => SparkPageKey::Grant(fact.task_attempt_id, fact.consumer.clone()),
         };
-        let told_in = resync.filter(|_| fact.told_again);
+        let told_in = resync.filter(|_| fact.reported_again);
         let is_grant = matches!(key, SparkPageKey::Grant(..));
         // Size before and now, where the entry stays.
         let known = self.pages.get_mut(&key).map(|mut page| {
             page.told_ns = time_ns;
             let before = page.size_bytes;
             if is_grant {
-                let adds = !fact.told_again || (told_in.is_some() && page.told_in == told_in);
+                let adds = !fact.reported_again || (told_in.is_some() && page.told_in == told_in);
                 page.size_bytes = if adds {
                     before.saturating_add(fact.size_bytes)
                 } else {
@@ -448,13 +448,13 @@ impl Memory {
             reads.add(block.rdd, &unseen);
         });
         self.blocks = Table::default();
-        self.crowd = UnlistedBlocks::default();
+        self.unlisted = UnlistedBlocks::default();
         self.pages = Table::default();
         self.held = FlatTable::default();
         self.all = MemoryHeld::default();
         self.addresses = AddressMap::default();
-        self.looked = LastExamined::default();
-        self.touched = LastAccessed::default();
+        self.last_examined = LastExamined::default();
+        self.accessed = LastAccessed::default();
     }
 
     /// After a complete snapshot: drops everything last reported before `since_ns`; returns the number of dropped
@@ -469,7 +469,7 @@ impl Memory {
         for name in &blocks {
             self.remove_block(name);
         }
-        for (rdd, held) in self.crowd.sweep(since_ns) {
+        for (rdd, held) in self.unlisted.sweep(since_ns) {
             self.release(rdd, &held);
         }
         blocks.len() as u64 + self.drop_pages(|page| page.told_ns < since_ns)

@@ -9,7 +9,7 @@ use super::bytes::Caps;
 use super::task::{TaskState, Tasks};
 use super::{Executor, Outcome};
 use crate::attribute::StageKey;
-use crate::decode::{Figure, PeaksTold};
+use crate::decode::{Figure, PeaksReported};
 
 /// A peak and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,12 @@ impl Tasks {
 
 impl Executor {
     /// The marker reported peaks.
-    pub(super) fn peaks_told(&mut self, told: &PeaksTold, now_ns: u64, caps: &Caps) -> Outcome {
+    pub(super) fn peaks_reported(
+        &mut self,
+        told: &PeaksReported,
+        now_ns: u64,
+        caps: &Caps,
+    ) -> Outcome {
         let Some((id, attempt)) = told.stage else {
             self.peaks.take(&told.figures, now_ns);
             return Outcome::Applied;

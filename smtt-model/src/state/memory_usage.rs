@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use smtt_common::event::memory::{MEMORY_FIGURES, MemoryFigure, PeakMetric};
 
 use super::State;
-use crate::decode::MemoryTold;
+use crate::decode::MemoryReported;
 
 /// A figure that was not reported.
 const ABSENT: u64 = u64::MAX;
@@ -135,9 +135,9 @@ impl MemoryUsage {
     }
 
     /// The marker reported figures.
-    pub(super) fn told(&mut self, told: &MemoryTold, now_ns: u64) {
-        self.overhead_is_default = told.overhead_is_default;
-        for figure in &told.figures {
+    pub(super) fn reported(&mut self, reported: &MemoryReported, now_ns: u64) {
+        self.overhead_is_default = reported.overhead_is_default;
+        for figure in &reported.figures {
             let named = MemoryFigure(figure.code).name().is_some();
             if let Some(latest) = self
                 .latest
@@ -147,7 +147,7 @@ impl MemoryUsage {
                 *latest = figure.value;
             }
         }
-        if told.examined {
+        if reported.examined {
             self.examined = self.latest;
             self.examined_ns = Some(now_ns);
         }

@@ -187,7 +187,7 @@ impl From<Resolved> for LastExamined {
             seen: resolved
                 .owners
                 .into_iter()
-                .map(|(mark, seen)| (mark.serial, (mark.addresses, seen)))
+                .map(|(ranges_id, seen)| (ranges_id.serial, (ranges_id.addresses, seen)))
                 .collect(),
         }
     }
@@ -201,10 +201,10 @@ impl LastExamined {
 
     /// The result for an owner, if its addresses have not changed since.
     #[must_use]
-    pub fn of(&self, mark: RangesId) -> Option<&Seen> {
+    pub fn of(&self, ranges_id: RangesId) -> Option<&Seen> {
         self.seen
-            .get(&mark.serial)
-            .filter(|(addresses, _)| *addresses == mark.addresses)
+            .get(&ranges_id.serial)
+            .filter(|(addresses, _)| *addresses == ranges_id.addresses)
             .map(|(_, seen)| seen)
     }
 }
@@ -282,7 +282,7 @@ impl OwnerRanges {
     }
 
     /// Identity of the owner at its addresses; `None` where it has none.
-    pub(super) fn mark(&self, serial: u64) -> Option<RangesId> {
+    pub(super) fn ranges_id(&self, serial: u64) -> Option<RangesId> {
         (self.ranges > 0).then_some(RangesId {
             serial,
             addresses: self.addresses,
@@ -303,9 +303,9 @@ impl Executor {
         };
         let heap = self.heap.trust().can_be_looked_at();
         let mut add =
-            |mark: RangesId, on_heap: bool, ranges: &mut dyn Iterator<Item = (u64, u64)>| {
+            |ranges_id: RangesId, on_heap: bool, ranges: &mut dyn Iterator<Item = (u64, u64)>| {
                 let owner = targets.owners.len();
-                targets.owners.push(mark);
+                targets.owners.push(ranges_id);
                 targets.on_heap.push(on_heap);
                 let usable = ranges.filter(|range| is_usable(*range));
                 targets
@@ -318,14 +318,14 @@ impl Executor {
             };
         let blocks = self.memory.blocks.values();
         for block in blocks.filter(|block| all || block.sampled_objects().is_none()) {
-            if let Some(mark) = block.mark().filter(|_| heap || !block.on_heap) {
-                add(mark, block.on_heap, &mut block.ranges.iter());
+            if let Some(ranges_id) = block.ranges_id().filter(|_| heap || !block.on_heap) {
+                add(ranges_id, block.on_heap, &mut block.ranges.iter());
             }
         }
         for page in self.memory.pages.values().filter(|_| all) {
-            if let Some(mark) = page.mark().filter(|_| heap || !page.on_heap) {
+            if let Some(ranges_id) = page.ranges_id().filter(|_| heap || !page.on_heap) {
                 let range = (page.address, page.size_bytes);
-                add(mark, page.on_heap, &mut std::iter::once(range));
+                add(ranges_id, page.on_heap, &mut std::iter::once(range));
             }
         }
         targets
@@ -372,13 +372,13 @@ impl State {
         self.change_known(executor, |executor, caps| {
             let held = resolved.owners.iter().map(|(_, seen)| seen.heap_bytes());
             let rows = resolved.owners.len() * 2 * size_of::<(u64, (u64, Seen))>();
-            caps.give_back(executor.memory.looked.bytes());
+            caps.give_back(executor.memory.last_examined.bytes());
             // Results that do not fit leave none: old ones would stand for other addresses.
             let fits = caps.admit(held.sum::<usize>() + rows);
             if executor.died_ns.is_none() {
                 executor
                     .memory
-                    .looked(if fits { resolved } else { Resolved::default() });
+                    .take_examined(if fits { resolved } else { Resolved::default() });
             }
         });
     }
@@ -402,12 +402,12 @@ mod tests {
     #[test]
     fn a_mark_stands_for_where_every_range_is() {
         let (mut moved, at_home) = (OwnerRanges::at(4096, 100), OwnerRanges::at(4096, 100));
-        assert_eq!(moved.mark(7), at_home.mark(7));
-        assert_ne!(moved.mark(7), moved.mark(8));
+        assert_eq!(moved.ranges_id(7), at_home.ranges_id(7));
+        assert_ne!(moved.ranges_id(7), moved.ranges_id(8));
         moved.remove(0, (4096, 100));
-        assert_eq!((moved.mark(7), moved.bytes()), (None, 0));
+        assert_eq!((moved.ranges_id(7), moved.bytes()), (None, 0));
         moved.add(0, (8192, 100));
-        assert_ne!(moved.mark(7), at_home.mark(7));
+        assert_ne!(moved.ranges_id(7), at_home.ranges_id(7));
         moved.remove(0, (8192, 100));
         moved.add(0, (4096, 100));
         assert_eq!(moved, at_home);
@@ -417,10 +417,13 @@ mod tests {
             placed.add(1, (second, 10));
             placed
         };
-        assert_ne!(pair(4096, 8192).mark(7), pair(8192, 4096).mark(7));
+        assert_ne!(pair(4096, 8192).ranges_id(7), pair(8192, 4096).ranges_id(7));
         assert_eq!(pair(4096, 8192).bytes(), 20);
         for impossible in [(0, 1), (1, 0), (u64::MAX, 2)] {
-            assert_eq!(OwnerRanges::at(impossible.0, impossible.1).mark(7), None);
+            assert_eq!(
+                OwnerRanges::at(impossible.0, impossible.1).ranges_id(7),
+                None
+            );
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct Rdd {
     /// Peak since [`super::State::take_recent_peaks`].
     pub recent: Peak,
     /// History of the RDD's blocks.
-    pub uses: BlockHistory,
+    pub block_history: BlockHistory,
     /// Time of the RDD's last event, in nanoseconds since boot.
     pub(super) last_active_ns: u64,
 }

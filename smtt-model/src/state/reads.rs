@@ -184,11 +184,11 @@ impl Memory {
         let bytes = block.addressed_bytes();
         // A few sampled objects do not show how many bytes were read on which node.
         let whole = block.contents != Contents::Objects;
-        let mark = block
-            .mark()
+        let ranges_id = block
+            .ranges_id()
             .filter(|_| whole && (heap_known || !block.on_heap));
-        let reads = match (fact.node, mark) {
-            (Some(node), Some(mark)) => match self.looked.of(mark) {
+        let reads = match (fact.node, ranges_id) {
+            (Some(node), Some(ranges_id)) => match self.last_examined.of(ranges_id) {
                 Some(seen) => NodeReads::of(seen, bytes, node, 1),
                 None => {
                     block.waiting.add(node);
@@ -203,14 +203,16 @@ impl Memory {
     }
 
     /// Applies the resolver's results.
-    pub(super) fn looked(&mut self, resolved: Resolved) {
-        self.looked = LastExamined::from(resolved);
-        let (looked, sums) = (&self.looked, &mut self.reads);
+    pub(super) fn take_examined(&mut self, resolved: Resolved) {
+        self.last_examined = LastExamined::from(resolved);
+        let (examined, sums) = (&self.last_examined, &mut self.reads);
         self.blocks.for_each(|block| {
             if block.waiting.is_empty() {
                 return;
             }
-            let seen = block.mark().and_then(|mark| looked.of(mark));
+            let seen = block
+                .ranges_id()
+                .and_then(|ranges_id| examined.of(ranges_id));
             if let Some(seen) = seen {
                 let reads = block.waiting.place(Some(seen), block.addressed_bytes());
                 block.by_node.add(&reads);

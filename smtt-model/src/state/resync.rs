@@ -4,7 +4,7 @@
 //! reports how many facts it sent, and the daemon counts the facts of that thread that arrived. If one is missing,
 //! nothing is removed and another resync is requested.
 
-use super::fact_counts::is_told;
+use super::fact_counts::is_reported;
 use crate::decode::{Event, Fact};
 
 /// A requested resync.
@@ -73,7 +73,7 @@ impl Resync {
 
     /// Counts any fact of the executor, before the state applies it.
     pub(super) fn see(&mut self, event: &Event) {
-        if let Fact::ResyncTold { request, facts } = event.fact {
+        if let Fact::ResyncReported { request, facts } = event.fact {
             match &mut self.telling {
                 _ if facts == 0 => {
                     self.telling = Some(Telling {
@@ -91,7 +91,7 @@ impl Resync {
             }
         } else if let Some(telling) = &mut self.telling
             && telling.tid == event.tid
-            && is_told(&event.fact)
+            && is_reported(&event.fact)
         {
             telling.came += 1;
         }

@@ -77,8 +77,8 @@ impl SparkPage {
 
     /// Identity of the memory at its address; `None` where it has none.
     #[must_use]
-    pub fn mark(&self) -> Option<RangesId> {
-        OwnerRanges::at(self.address, self.size_bytes).mark(self.serial)
+    pub fn ranges_id(&self) -> Option<RangesId> {
+        OwnerRanges::at(self.address, self.size_bytes).ranges_id(self.serial)
     }
 
     /// Memory that it holds.

@@ -144,8 +144,8 @@ impl Scene {
         let mut memories = state.executors().values().map(|executor| &executor.memory);
         memories
             .find_map(|memory| {
-                let mark = memory.blocks.get(&told.name)?.mark()?;
-                Some(memory.looked.of(mark)?.frames.clone())
+                let ranges_id = memory.blocks.get(&told.name)?.ranges_id()?;
+                Some(memory.last_examined.of(ranges_id)?.frames.clone())
             })
             .with_context(|| format!("{} was not examined", told.name))
     }

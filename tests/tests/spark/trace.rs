@@ -35,7 +35,7 @@ fn told(folder: &Path) -> Result<Kinds> {
             let again = || {
                 word(line, "flags")
                     .and_then(|flags| flags.parse::<u64>().ok())
-                    .is_some_and(|flags| flags & smtt_common::event::marker::TOLD_AGAIN != 0)
+                    .is_some_and(|flags| flags & smtt_common::event::marker::REPORTED_AGAIN != 0)
             };
             let kind = match line.split(' ').nth(1) {
                 Some("blockStored" | "pageAllocated") if again() => "alive",

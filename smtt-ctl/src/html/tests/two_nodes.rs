@@ -8,7 +8,7 @@ use smtt_model::advise::{View, advise};
 use smtt_model::rows::{
     EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, SpanRow, Spread,
 };
-use smtt_model::state::{Measured, SizesBy};
+use smtt_model::state::{Measured, SizesBy, Trust};
 
 const EXECUTORS: u64 = 2;
 /// Id, name, MiB on each of two executors, share of cycles in walks, share of bytes on huge pages.
@@ -235,7 +235,7 @@ fn whole() -> Facts {
             spark_version: Some("4.0.5".to_owned()),
             java_version: Some("17.0.17".to_owned()),
             state: smtt_model::rows::ExecutorState::Alive,
-            heap_addresses: "current".to_owned(),
+            heap_addresses: Trust::Current,
             heap_max_bytes: Some(4 << 30),
             watched_ns: 600_000_000_000,
             faults: FaultFigures {

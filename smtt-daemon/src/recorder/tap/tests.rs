@@ -244,18 +244,18 @@ fn a_removed_block_is_looked_up_before_it_is_gone() {
 #[test]
 fn a_page_has_its_address_and_a_grant_has_none() {
     let mut feed = Feed::new();
-    let page = |page_number, address, told_again| {
+    let page = |page_number, address, reported_again| {
         Fact::PageAllocated(PageAllocated {
             task_attempt_id: Some(40),
             page_number,
             address,
             size_bytes: 65_536,
             on_heap: true,
-            told_again,
+            reported_again,
             rdd_id: Some(7),
             stage_id: Some(5),
             consumer: "Sorter".to_owned(),
-            activity: (!told_again).then_some(Activity::INSERT),
+            activity: (!reported_again).then_some(Activity::INSERT),
         })
     };
     let record = feed

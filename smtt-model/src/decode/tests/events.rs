@@ -53,7 +53,7 @@ fn block() -> impl Strategy<Value = BlockFact> {
                 on_heap: flags[0],
                 serialized: flags[1],
                 without_task: flags[2],
-                told_again: flags[3],
+                reported_again: flags[3],
                 sampled: flags[4],
                 array: flags[5],
                 task_attempt_id,
@@ -141,7 +141,7 @@ fn page() -> impl Strategy<Value = (PageAllocated, PageFreed)> {
                     address,
                     size_bytes,
                     on_heap: flags[0],
-                    told_again: flags[1],
+                    reported_again: flags[1],
                     activity: flags[1].then_some(Activity::HASH_GROW),
                     rdd_id,
                     stage_id,
@@ -360,24 +360,26 @@ fn fact() -> impl Strategy<Value = Fact> {
             }),
         any::<u64>().prop_map(|request| Fact::ResyncDone { request }),
         (any::<u64>(), any::<u64>())
-            .prop_map(|(request, facts)| Fact::ResyncTold { request, facts }),
-        (any::<u64>(), any::<u64>()).prop_map(|(collection, moved_facts)| Fact::AddressesTold {
-            collection,
-            moved_facts
+            .prop_map(|(request, facts)| Fact::ResyncReported { request, facts }),
+        (any::<u64>(), any::<u64>()).prop_map(|(collection, moved_facts)| {
+            Fact::AddressesReported {
+                collection,
+                moved_facts,
+            }
         }),
         (any::<u64>(), any::<bool>()).prop_map(|(task_attempt_id, late)| Fact::TaskBegun {
             task_attempt_id: task_attempt_id >> 1,
             late
         }),
         (any::<[bool; 2]>(), figures()).prop_map(|([examined, overhead_is_default], figures)| {
-            Fact::MemoryTold(Box::new(MemoryTold {
+            Fact::MemoryReported(Box::new(MemoryReported {
                 examined,
                 overhead_is_default,
                 figures,
             }))
         }),
         (any::<Option<(u16, u16)>>(), figures()).prop_map(|(stage, figures)| {
-            Fact::PeaksTold(Box::new(PeaksTold {
+            Fact::PeaksReported(Box::new(PeaksReported {
                 stage: stage.map(|(id, attempt)| (id.into(), attempt.into())),
                 figures,
             }))

@@ -164,18 +164,18 @@ fn a_complete_snapshot_sets_what_tasks_hold() {
     holding(&mut state, 1, &[&kept, &gone]);
     assert_eq!(together(&state), (4000, 4000, false));
     state.resync_requested(key(1), 1, 2 * S);
-    let begin = Fact::ResyncTold {
+    let begin = Fact::ResyncReported {
         request: 1,
         facts: 0,
     };
     tell(&mut state, 1, 3 * S, begin);
     let again = PageAllocated {
-        told_again: true,
+        reported_again: true,
         ..kept
     };
     tell(&mut state, 1, 3 * S, Fact::PageAllocated(again));
     tell(&mut state, 1, 3 * S, started(1, 3));
-    let facts = Fact::ResyncTold {
+    let facts = Fact::ResyncReported {
         request: 1,
         facts: 2,
     };

@@ -9,7 +9,7 @@ use crate::state::{Resolved, Seen, Trust};
 const FOLLOWED: HeapAddresses = HeapAddresses::FOLLOWED;
 
 fn told(collection: u64, moved_facts: u64) -> Fact {
-    Fact::AddressesTold {
+    Fact::AddressesReported {
         collection,
         moved_facts,
     }
@@ -79,7 +79,10 @@ fn figures_of_the_heap_are_absent_while_it_is_stale() {
         present_bytes: 4096,
         ..Seen::default()
     };
-    let owners = targets.owners.iter().map(|mark| (*mark, seen.clone()));
+    let owners = targets
+        .owners
+        .iter()
+        .map(|ranges_id| (*ranges_id, seen.clone()));
     let resolved = Resolved {
         time_ns: 3,
         page_bytes: 4096,
@@ -113,7 +116,7 @@ fn an_executor_says_that_no_address_on_its_heap_is_told() {
     tell(&mut state, 1, 1, described("app-1", "0"));
     state.set_collections(key(1), HeapAddresses::REFUSED, 0);
     let rows = state.list_executors(&Filter::default()).rows;
-    assert_eq!(rows[0].heap_addresses, "refused");
+    assert_eq!(rows[0].heap_addresses, Trust::Refused);
     assert_eq!(rows[0].heap_addresses_by.as_deref(), Some("refused"));
     assert_eq!(rows[0].collections, None);
 }

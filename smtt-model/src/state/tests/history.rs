@@ -66,7 +66,7 @@ fn a_point_counts_the_collections_until_then_where_the_marker_counts_them() {
     // The slot file could not be read, and a marker that does not follow collections has no count.
     state.collections_unread(key(1));
     state.record_history(10 * S + 3 * INTERVAL_NS);
-    state.set_collections(key(1), HeapAddresses::AS_TOLD, 9);
+    state.set_collections(key(1), HeapAddresses::UNVERIFIED, 9);
     state.record_history(10 * S + 4 * INTERVAL_NS);
     let rows = histories(&state);
     let counts = rows[0].points.iter().map(|point| point.collections);

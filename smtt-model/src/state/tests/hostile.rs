@@ -235,7 +235,7 @@ fn an_rdd_of_a_hundred_thousand_partitions_has_its_true_size() {
         move |partition: u32| {
             let start = 0x10_0000 + 256 * u64::from(partition);
             stored(BlockFact {
-                told_again: again,
+                reported_again: again,
                 ..block(7, partition, 200, &[(start, 100), (start + 100, 100)])
             })
         }
@@ -252,7 +252,7 @@ fn an_rdd_of_a_hundred_thousand_partitions_has_its_true_size() {
     assert_eq!(listed, Limits::default().blocks_per_executor);
     // A resync repeats every fact, but for what has gone meanwhile.
     state.resync_requested(key(1), 1, 2 * S);
-    let facts = |facts| Fact::ResyncTold { request: 1, facts };
+    let facts = |facts| Fact::ResyncReported { request: 1, facts };
     tell(&mut state, 1, 2 * S, facts(0));
     for partition in (0..partitions).filter(|partition| partition % 10 != 0) {
         tell(&mut state, 1, 3 * S, told(true)(partition));
@@ -271,7 +271,7 @@ fn an_rdd_of_a_hundred_thousand_partitions_has_its_true_size() {
     }
     assert_eq!(sums(&state), (0, 0));
     let executor = &state.executors()[&key(1)];
-    assert!(executor.memory.crowd.is_empty());
+    assert!(executor.memory.unlisted.is_empty());
     assert_eq!(executor.memory.addresses.len(), 0);
 }
 
@@ -437,7 +437,7 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
             .prop_map(|(rdd, partition, size, ranges, again)| {
                 let ranges: Vec<_> = (0..ranges).map(|index| (0x1000 * index, size)).collect();
                 stored(BlockFact {
-                    told_again: again,
+                    reported_again: again,
                     serialized: again,
                     ..block(rdd, partition, size, &ranges)
                 })
@@ -468,7 +468,7 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
         )
             .prop_map(|(task, number, size, again)| {
                 Fact::PageAllocated(PageAllocated {
-                    told_again: again,
+                    reported_again: again,
                     ..page(u64::from(task), number, size)
                 })
             }),
@@ -496,8 +496,8 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
             })
         }),
         (0..2_u64).prop_map(|request| Fact::ResyncDone { request }),
-        (0..2_u64, 0..3_u64).prop_map(|(request, facts)| Fact::ResyncTold { request, facts }),
-        (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesTold {
+        (0..2_u64, 0..3_u64).prop_map(|(request, facts)| Fact::ResyncReported { request, facts }),
+        (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesReported {
             collection,
             moved_facts
         }),
@@ -524,8 +524,8 @@ proptest! {
             let storage: u64 = memory.blocks.values().map(|block| block.size_bytes).sum();
             let execution: u64 = memory.pages.values().map(|page| page.size_bytes).sum();
             let held = memory.total();
-            prop_assert_eq!(held.blocks, (memory.blocks.len() + memory.crowd.len()) as u64);
-            prop_assert!(held.storage_bytes >= storage && (held.storage_bytes == storage || !memory.crowd.is_empty()));
+            prop_assert_eq!(held.blocks, (memory.blocks.len() + memory.unlisted.len()) as u64);
+            prop_assert!(held.storage_bytes >= storage && (held.storage_bytes == storage || !memory.unlisted.is_empty()));
             prop_assert_eq!((held.execution_bytes, held.pages), (execution, memory.pages.len() as u64));
             let rows = rdds(&state);
             prop_assert_eq!(rows.iter().map(|row| row.storage_memory_bytes).sum::<u64>(), held.storage_bytes);

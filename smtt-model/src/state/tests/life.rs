@@ -13,7 +13,7 @@ const TOLD: u64 = 8;
 
 /// The marker's count of facts sent in a resync so far.
 const fn told(request: u64, facts: u64) -> Fact {
-    Fact::ResyncTold { request, facts }
+    Fact::ResyncReported { request, facts }
 }
 
 /// Everything of [`job`]'s executor 1, as a resync repeats it.
@@ -32,7 +32,7 @@ fn tell_all_again(state: &mut State, time_ns: u64) {
             1,
             time_ns,
             stored(BlockFact {
-                told_again: true,
+                reported_again: true,
                 ..block(7, partition, size, &[range])
             }),
         );
@@ -42,7 +42,7 @@ fn tell_all_again(state: &mut State, time_ns: u64) {
         1,
         time_ns,
         Fact::PageAllocated(PageAllocated {
-            told_again: true,
+            reported_again: true,
             ..page(1, Some(0), 4096)
         }),
     );
@@ -53,7 +53,7 @@ fn tell_all_again(state: &mut State, time_ns: u64) {
             1,
             time_ns,
             Fact::PageAllocated(PageAllocated {
-                told_again: true,
+                reported_again: true,
                 ..page(1, None, 100)
             }),
         );
@@ -147,7 +147,7 @@ fn lossy(beginning: bool, blocks: &[u32], end: bool) -> (State, Outcome, u64) {
     }
     for partition in blocks {
         let again = BlockFact {
-            told_again: true,
+            reported_again: true,
             ..block(7, *partition, 500, &[])
         };
         tell(&mut state, 1, 3 * S + 1, stored(again));

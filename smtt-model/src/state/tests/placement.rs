@@ -30,7 +30,7 @@ fn looked(targets: &Targets, seen: &Seen, time_ns: u64) -> Resolved {
         owners: targets
             .owners
             .iter()
-            .map(|mark| (*mark, seen.clone()))
+            .map(|ranges_id| (*ranges_id, seen.clone()))
             .collect(),
     }
 }
@@ -83,14 +83,14 @@ fn hotness_is_by_the_best_method_that_stands_for_where_the_block_is() {
 
     let targets = state.block_targets(key(1));
     assert_eq!(targets.owners.len(), 2);
-    let touched = |share: f64, hot_bytes| Accessed {
+    let accessed = |share: f64, hot_bytes| Accessed {
         checked_bytes: MIB,
         hot_bytes,
         accessed: share * MIB as f64,
     };
-    let found = [touched(1.0, MIB), touched(0.5, MIB / 2)];
+    let found = [accessed(1.0, MIB), accessed(0.5, MIB / 2)];
     let found = targets.owners.iter().copied().zip(found).collect();
-    state.touched(key(1), 2, found);
+    state.accessed(key(1), 2, found);
     let both = row(&state);
     assert_eq!(both.hotness_method, Some(HotnessMethod::Damon));
     assert_eq!(

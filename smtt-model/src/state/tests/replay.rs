@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::decode::{BlockRead, BlockRemoved, PythonWorker, Span, StageDescribed};
+use crate::rows::AttributedBy;
 
 /// Two executors of one job: RDD 7 is cached and read, RDD 8 is written by a shuffle.
 pub(super) fn job() -> State {
@@ -84,7 +85,7 @@ fn rdds_show_faults_and_memory_per_executor() {
         ),
         (Some(10), Some(2), Some(1))
     );
-    assert_eq!(row.attributed_by, "context");
+    assert_eq!(row.attributed_by, AttributedBy::Context);
     assert_eq!(
         (row.contexts.len(), row.contexts[0].activity.as_str()),
         (1, "cache_read")

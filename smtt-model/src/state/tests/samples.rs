@@ -25,7 +25,7 @@ fn look(state: &mut State) {
         let own = targets.ranges.iter().filter(|range| range.owner == owner);
         own.map(|range| range.length).sum()
     };
-    let owners = targets.owners.iter().enumerate().map(|(owner, mark)| {
+    let owners = targets.owners.iter().enumerate().map(|(owner, ranges_id)| {
         let bytes = bytes(owner);
         let mut seen = Seen {
             pages: 4,
@@ -36,7 +36,7 @@ fn look(state: &mut State) {
         };
         seen.add_page_size(4096, bytes);
         seen.add_node(owner as u32, bytes);
-        (*mark, seen)
+        (*ranges_id, seen)
     });
     let resolved = Resolved {
         time_ns: 5,

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use smtt_common::event::Kind;
-use smtt_common::event::marker::{BLOCK_SERIALIZED, TOLD_AGAIN};
+use smtt_common::event::marker::{BLOCK_SERIALIZED, REPORTED_AGAIN};
 use smtt_model::decode::encode::payload;
 
 use crate::Options;
@@ -49,7 +49,7 @@ pub fn resync(marker: &Marker, options: &Options) -> Result<Value> {
 
     let request = marker.resync_request().context("no resync is requested")?;
     marker.tell_words(Kind::RESYNC_TOLD, &[request, 0]);
-    (0..blocks).for_each(|block| tell(block, TOLD_AGAIN));
+    (0..blocks).for_each(|block| tell(block, REPORTED_AGAIN));
     crate::say("TOLD")?;
     crate::wait()?;
     marker.tell_words(Kind::RESYNC_TOLD, &[request, blocks]);
@@ -61,7 +61,7 @@ pub fn resync(marker: &Marker, options: &Options) -> Result<Value> {
         .resync_request()
         .context("no second resync is requested")?;
     marker.tell_words(Kind::RESYNC_TOLD, &[request, 0]);
-    in_steps(1, TOLD_AGAIN)?;
+    in_steps(1, REPORTED_AGAIN)?;
     marker.tell_words(Kind::RESYNC_TOLD, &[request, blocks - 1]);
     marker.resync_done(request);
     Ok(json!({ "blocks": blocks }))

@@ -131,7 +131,7 @@ final class BlockRecord {
                     .word(Contract.BLOCK_STORED_RDD_ID, rdd)
                     .word(Contract.BLOCK_STORED_PARTITION, partition)
                     .word(Contract.BLOCK_STORED_SIZE_BYTES, sizeBytes)
-                    .word(Contract.BLOCK_STORED_FLAGS, flags | (again ? Contract.TOLD_AGAIN : 0))
+                    .word(Contract.BLOCK_STORED_FLAGS, flags | (again ? Contract.REPORTED_AGAIN : 0))
                     .word(Contract.BLOCK_STORED_TASK_ATTEMPT_ID, taskAttemptId)
                     .word(Contract.BLOCK_STORED_RANGE_TOTAL, rangeTotal)
                     .word(Contract.BLOCK_STORED_RANGE_FIRST, first)

@@ -101,14 +101,14 @@ final class Contract {
     static final int REGION_EXECUTION = 2;
 
     // What is known of addresses on the heap.
-    static final int HEAP_ADDRESSES_AS_TOLD = 0;
+    static final int HEAP_ADDRESSES_UNVERIFIED = 0;
     static final int HEAP_ADDRESSES_FOLLOWED = 1;
     static final int HEAP_ADDRESSES_FOLLOWED_SLOWLY = 2;
     static final int HEAP_ADDRESSES_POLLED = 3;
     static final int HEAP_ADDRESSES_REFUSED = 4;
 
     // Facts: flags, codes and bounds.
-    static final long TOLD_AGAIN = 0x8L;
+    static final long REPORTED_AGAIN = 0x8L;
     static final long BLOCK_ON_HEAP = 0x1L;
     static final long BLOCK_SERIALIZED = 0x2L;
     static final long BLOCK_WITHOUT_TASK = 0x4L;

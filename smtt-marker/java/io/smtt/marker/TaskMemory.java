@@ -194,11 +194,11 @@ final class TaskMemory extends WeakReference<Object> {
 
     synchronized void tellAgain(ThreadState state) {
         for (Page page : pages.values()) {
-            tellPage(state, page, Contract.TOLD_AGAIN);
+            tellPage(state, page, Contract.REPORTED_AGAIN);
         }
         // The sum of the consumer's grants: single grants are not recorded.
         for (Map.Entry<String, Grant> grant : grants.entrySet()) {
-            tellAllocated(state, NO_PAGE, Contract.NO_ADDRESS, grant.getValue().bytes, Contract.TOLD_AGAIN, grant.getValue().rdd, grant.getKey());
+            tellAllocated(state, NO_PAGE, Contract.NO_ADDRESS, grant.getValue().bytes, Contract.REPORTED_AGAIN, grant.getValue().rdd, grant.getKey());
         }
     }
 
@@ -210,7 +210,7 @@ final class TaskMemory extends WeakReference<Object> {
             long now = page.at();
             if (now != page.address) {
                 page.address = now;
-                tellPage(state, page, Contract.TOLD_AGAIN);
+                tellPage(state, page, Contract.REPORTED_AGAIN);
                 Addresses.countMoved();
             }
         }

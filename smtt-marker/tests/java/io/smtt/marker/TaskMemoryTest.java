@@ -127,7 +127,7 @@ final class TaskMemoryTest {
         List<Facts.Fact> told = Facts.during(() -> memory.tellAgain(state));
         Check.same("facts", 2, told.size());
         for (Facts.Fact fact : told) {
-            Check.same("flags", Contract.TOLD_AGAIN, fact.word("flags"));
+            Check.same("flags", Contract.REPORTED_AGAIN, fact.word("flags"));
             boolean grant = fact.word("page_number") == -1;
             Check.same("bytes", grant ? 42 : 100, fact.word("size_bytes"));
         }
@@ -162,7 +162,7 @@ final class TaskMemoryTest {
         System.gc();
         Facts.Fact moved = Facts.one(() -> memory.tellMoved(state));
         Check.that("it moved", moved.word("address") != told.word("address"));
-        Check.same("flags", Contract.PAGE_ON_HEAP | Contract.TOLD_AGAIN, moved.word("flags"));
+        Check.same("flags", Contract.PAGE_ON_HEAP | Contract.REPORTED_AGAIN, moved.word("flags"));
         Check.same("word at the new address", array[2], Memory.getLong(moved.word("address")));
         Check.same("facts without a move", 0, Facts.during(() -> memory.tellMoved(state)).size());
         memory.free(block, state);
