@@ -130,12 +130,12 @@ struct Place {
     meter: Arc<Meter>,
 }
 
-/// The connection that makes room for a new one: the first of those that make it best.
-fn makes_room(places: &[Place]) -> Option<usize> {
-    let rooms = places.iter().enumerate();
-    let rooms = rooms.filter_map(|(index, place)| Some((place.meter.room()?, index)));
-    rooms
-        .max_by_key(|(room, index)| (*room, std::cmp::Reverse(*index)))
+/// The connection that is closed to make room for a new one: of those with the greatest rank the first.
+fn to_evict(places: &[Place]) -> Option<usize> {
+    let places = places.iter().enumerate();
+    let ranked = places.filter_map(|(index, place)| Some((place.meter.eviction_rank()?, index)));
+    ranked
+        .max_by_key(|(rank, index)| (*rank, std::cmp::Reverse(*index)))
         .map(|(_, index)| index)
 }
 
@@ -160,11 +160,11 @@ pub async fn serve<L: Listener<Io: Peer>>(
             () = &mut shutdown => break,
             Some(_) = running.join_next() => {}
             () = sleep(CHECK), if full => {}
-            (io, _) = listener.accept(), if !full || makes_room(&places).is_some() => {
+            (io, _) = listener.accept(), if !full || to_evict(&places).is_some() => {
                 places.retain(|place| !place.connection.is_finished());
                 if places.len() >= limits.connections {
                     // Clients that never ask, or do not read, keep no other client out.
-                    if let Some(index) = makes_room(&places) {
+                    if let Some(index) = to_evict(&places) {
                         places.remove(index).connection.abort();
                     }
                 }

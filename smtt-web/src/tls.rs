@@ -43,8 +43,8 @@ fn wrong(path: &Path, message: impl fmt::Display) -> TlsError {
 /// Identity of a file's content: inode, size and time of change.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
-/// The configuration in use.
-struct Held {
+/// The configuration in use, and the files that it was loaded from.
+struct LoadedFiles {
     config: Arc<ServerConfig>,
     stamps: Vec<Stamp>,
     checked: Instant,
@@ -53,7 +53,7 @@ struct Held {
 /// TLS with a certificate.
 pub struct Tls {
     settings: TlsSettings,
-    held: Mutex<Held>,
+    held: Mutex<LoadedFiles>,
 }
 
 impl fmt::Debug for Tls {
@@ -70,7 +70,7 @@ impl Tls {
     /// # Errors
     /// When a file cannot be read, every local user may read the key, or the two do not fit.
     pub fn load(settings: TlsSettings) -> Result<Self, TlsError> {
-        let held = Held {
+        let held = LoadedFiles {
             stamps: stamps(&settings),
             config: Arc::new(config(&settings)?),
             checked: Instant::now(),

@@ -67,14 +67,14 @@ struct State {
     coming: HashMap<String, u64>,
 }
 
-/// Room of a folder that is being copied. It is given back also where the copy is given up in the middle.
+/// Disk space that is reserved for a copy while it is made. It is released also where the copy is given up in the middle.
 #[derive(Debug)]
-struct Room<'a> {
+struct CopyReservation<'a> {
     state: &'a Mutex<State>,
     folder: &'a str,
 }
 
-impl Drop for Room<'_> {
+impl Drop for CopyReservation<'_> {
     fn drop(&mut self) {
         held(self.state).coming.remove(self.folder);
     }
@@ -469,9 +469,9 @@ impl Mirror {
             if known.is_some() {
                 let mut state = held(&self.state);
                 state.copies.remove(folder);
-                let aside = self.aside(&target);
+                let trash = self.move_to_trash(&target);
                 drop(state);
-                drop(aside.map_err(local)?);
+                drop(trash.map_err(local)?);
             }
             return Ok(());
         }
@@ -487,7 +487,7 @@ impl Mirror {
         }
         let _turn = self.copying.acquire().await;
         let bytes = plan.values().map(size).fold(0, u64::saturating_add);
-        let _room = self.make_room(folder, bytes)?;
+        let _reservation = self.reserve(folder, bytes)?;
         self.copy_files(folder, &target, &plan, known.as_deref())
             .await?;
         let copy = Copy {
@@ -501,9 +501,9 @@ impl Mirror {
         Ok(())
     }
 
-    /// Removes what was asked for longest ago until there is room, and takes it. What is being copied stays: its older
-    /// state may become a part of the newer one.
-    fn make_room<'a>(&'a self, folder: &'a str, bytes: u64) -> Result<Room<'a>, Trouble> {
+    /// Reserves disk space for a copy, and removes the copies that were asked for longest ago until there is enough. A copy
+    /// that is being renewed stays: its files may become those of the new one.
+    fn reserve<'a>(&'a self, folder: &'a str, bytes: u64) -> Result<CopyReservation<'a>, Trouble> {
         let mut gone = Vec::new();
         let mut state = held(&self.state);
         loop {
@@ -531,8 +531,8 @@ impl Mirror {
             state.copies.remove(&name);
             self.listed.invalidate(&name);
             // Under the lock: after it a newer copy may have the name.
-            match self.aside(&self.root.path().join(&name)) {
-                Ok(aside) => gone.push(aside),
+            match self.move_to_trash(&self.root.path().join(&name)) {
+                Ok(trash) => gone.push(trash),
                 Err(error) => tracing::warn!(name, %error, "cannot remove a copy"),
             }
         }
@@ -540,20 +540,20 @@ impl Mirror {
         drop(state);
         // The files go without the lock: they may be many.
         drop(gone);
-        Ok(Room {
+        Ok(CopyReservation {
             state: &self.state,
             folder,
         })
     }
 
-    /// Moves a folder that readers may have open to where it is removed.
-    fn aside(&self, folder: &Path) -> std::io::Result<TempDir> {
-        let aside = tempfile::Builder::new()
+    /// Moves a folder that readers may have open into a temporary one, which removes it when it is dropped.
+    fn move_to_trash(&self, folder: &Path) -> std::io::Result<TempDir> {
+        let trash = tempfile::Builder::new()
             .prefix(".gone-")
             .tempdir_in(self.root.path())?;
-        match fs::rename(folder, aside.path().join("copy")) {
+        match fs::rename(folder, trash.path().join("copy")) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(aside),
+            _ => Ok(trash),
         }
     }
 }

@@ -26,13 +26,13 @@ const ORPHAN: Duration = Duration::from_secs(24 * 3600);
 /// Tables in the order in which they are written.
 const TABLES: [&str; 3] = [TASKS.name, TASK_SQL.name, META.name];
 
-/// What a bucket has of an application.
-pub(super) struct Found {
+/// The objects of an application in a bucket, and what its pointer says.
+pub(super) struct ApplicationObjects {
     objects: Vec<Object>,
     pointed: Option<Pointed>,
 }
 
-impl Found {
+impl ApplicationObjects {
     pub(super) async fn of(bucket: &Bucket, name: &str) -> Result<Self, Trouble> {
         let objects = bucket.list(name).await?;
         let pointed = bucket.pointer(name).await?;
@@ -97,7 +97,7 @@ async fn put(
     bucket: &Bucket,
     name: &str,
     folder: &Path,
-    found: Found,
+    found: ApplicationObjects,
     last_part: u64,
 ) -> Result<(), Trouble> {
     let failed = |what: String| Trouble::Failed(format!("{}: {what}", folder.display()));
@@ -184,7 +184,7 @@ pub fn import(
     let is_there = {
         let (handle, bucket) = (handle.clone(), Arc::clone(bucket));
         move |name: &str| {
-            let found = handle.block_on(Found::of(&bucket, name))?;
+            let found = handle.block_on(ApplicationObjects::of(&bucket, name))?;
             let is_there = found.is_there();
             seen.send(found)
                 .map_err(|_| anyhow!("the import has ended"))?;
@@ -225,7 +225,7 @@ pub(super) fn compact_after(
         bail!("{name:?} is no application's folder");
     }
     let shown = bucket.shown(name);
-    let found = handle.block_on(Found::of(bucket, name))?;
+    let found = handle.block_on(ApplicationObjects::of(bucket, name))?;
     let left_over = found.left_over();
     if !left_over.is_empty() {
         // A compaction before this one was killed after its tables were there.
@@ -250,7 +250,7 @@ pub(super) fn compact_after(
     handle.block_on(mirror.update(name))?;
     let mut done = live::compact(mirror.folder(), name, is_dead)?;
     then();
-    let now = handle.block_on(Found::of(bucket, name))?;
+    let now = handle.block_on(ApplicationObjects::of(bucket, name))?;
     let last_part = found.last_part();
     let is_same = now.pointed.is_none()
         && parts_up_to(&now.objects, u64::MAX).eq(parts_up_to(&found.objects, u64::MAX));
@@ -268,13 +268,13 @@ pub(super) fn compact_after(
 pub(super) async fn is_over(bucket: &Bucket, name: &str) -> Result<bool, Trouble> {
     let objects = bucket.list(name).await?;
     if objects.iter().any(|object| object.name == POINTER) {
-        let found = Found {
+        let found = ApplicationObjects {
             pointed: bucket.pointer(name).await?,
             objects,
         };
         return Ok(!found.left_over().is_empty());
     }
-    let found = Found {
+    let found = ApplicationObjects {
         objects,
         pointed: None,
     };
@@ -292,7 +292,7 @@ pub(super) async fn is_over(bucket: &Bucket, name: &str) -> Result<bool, Trouble
 mod tests {
     use super::*;
 
-    fn found(names: &[&str]) -> Found {
+    fn found(names: &[&str]) -> ApplicationObjects {
         let object = |name: &&str| Object {
             name: (*name).to_owned(),
             size: 1,
@@ -308,7 +308,7 @@ mod tests {
             e_tag: None,
             version: None,
         };
-        Found {
+        ApplicationObjects {
             objects: names.iter().map(object).collect(),
             pointed: Some((pointer, version)),
         }

@@ -4,18 +4,15 @@ use maud::{Markup, html};
 use serde_json::Value;
 use smtt_model::units;
 
+use crate::event::shortened;
 use crate::json::milliseconds;
 
 /// Characters of a text on a page, where it is not the page's subject.
 const TEXT: usize = 300;
 
-/// A text that may be long, cut.
+/// The first 300 characters of a text.
 pub fn cut(text: &str) -> String {
-    let mut short: String = text.chars().take(TEXT).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
+    shortened(text, TEXT, "…")
 }
 
 /// Milliseconds since 1970 as a date.

@@ -9,6 +9,7 @@ use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
 use super::parts::{PARTS, Times, divide};
+use crate::event::shortened;
 use crate::json::milliseconds;
 use crate::open::App;
 use crate::out::Kind;
@@ -183,14 +184,10 @@ impl Model {
     }
 }
 
-/// A name for pages and answers.
+/// The first 160 characters of a name, for pages and answers.
 #[must_use]
 pub fn cut(name: &str) -> String {
-    let mut short: String = name.chars().take(NAME).collect();
-    if short.len() < name.len() {
-        short.push('…');
-    }
-    short
+    shortened(name, NAME, "…")
 }
 
 fn field<'a>(json: &'a Value, name: &str) -> &'a str {
