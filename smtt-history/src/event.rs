@@ -1,5 +1,10 @@
 //! Events of Spark's log that the history keeps, borrowed from their line. Unknown events and fields are skipped.
 
+#![allow(
+    missing_docs,
+    reason = "fields have the names that Spark gives them in its log, and its documentation describes them"
+)]
+
 pub mod metrics;
 pub mod sql;
 

@@ -62,7 +62,7 @@ pub struct Span {
     pub task: i64,
     /// Begin by the worker's clock, in microseconds since 1970.
     pub begin_unix_us: Option<i64>,
-    /// The span.
+    /// The span as the worker's daemon recorded it.
     pub row: FunctionRow,
 }
 

@@ -26,7 +26,7 @@ const STACK: usize = 256 << 20;
 pub struct Imported {
     /// The application's id.
     pub id: String,
-    /// Its folder.
+    /// Folder of its tables, or the address of its objects in a bucket.
     pub folder: PathBuf,
     /// Rows and bytes of its tables.
     pub sizes: Sizes,

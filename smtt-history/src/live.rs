@@ -452,7 +452,7 @@ fn make_within(
 /// A compacted application.
 #[derive(Debug)]
 pub struct Compacted {
-    /// Its folder.
+    /// Folder of its tables, or the address of its objects in a bucket.
     pub folder: PathBuf,
     /// Rows and bytes of its tables.
     pub sizes: Sizes,

@@ -68,7 +68,7 @@ const FILES: [(&str, &str, &str); 5] = [
 /// The markup of a page, or why there is none.
 type Document = Result<Markup, Refusal>;
 
-/// The routes.
+/// Routes of the pages and of the files that they load.
 pub(crate) fn routes() -> Router<Arc<Server>> {
     Router::new()
         .route("/", get(list))

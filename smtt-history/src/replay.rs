@@ -82,7 +82,7 @@ impl LiveBytes {
 
 /// The state of a replay.
 pub struct Replay {
-    /// The tables.
+    /// Tables that get the entries as they end.
     pub out: Out,
     /// Entries that had no place, by kind.
     pub dropped: BTreeMap<&'static str, u64>,

@@ -54,7 +54,7 @@ pub struct Document {
     pub part: u32,
     /// Its id within the kind, or the task's id.
     pub id: String,
-    /// The document.
+    /// What the daemon wrote, as JSON.
     pub json: Value,
 }
 
@@ -198,7 +198,7 @@ impl Files {
             .collect())
     }
 
-    /// All files.
+    /// All files, by user, daemon and part.
     pub(crate) fn all(&self) -> &[WorkerFile] {
         &self.0
     }

@@ -43,7 +43,7 @@ pub(super) fn framed(asked: &Asked<'_>, current: &str, title: &str, body: &Marku
     document(place, &format!("{title} · {name}"), &page)
 }
 
-/// The overview.
+/// The overview of an application.
 pub(super) fn page(asked: &Asked<'_>) -> Document {
     let json = application(asked.app)?;
     let attempt = &json["attempts"][0];

@@ -36,7 +36,7 @@ fn shown(application: Value) -> Value {
     })
 }
 
-/// The page.
+/// The list of applications, sorted and filtered as the address says.
 pub(super) fn page(listing: &Listing, place: &Place, parameters: &Parameters) -> Document {
     let request = Request::new(parameters)?;
     let all = listed(listing, &Parameters(Vec::new()), TEXTS, shown)?;

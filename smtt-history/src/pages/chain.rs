@@ -25,7 +25,6 @@ const LINE: usize = 25;
 const BOX: (i64, i64) = (228, 66);
 const GAP: (i64, i64) = (24, 34);
 
-/// An RDD.
 #[derive(Debug, Default)]
 struct Rdd {
     name: String,

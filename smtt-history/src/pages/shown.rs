@@ -35,7 +35,7 @@ pub fn duration(ms: i64) -> String {
 /// A value in a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Not known.
+    /// A value that is not known.
     Absent,
     /// A text from the log.
     Text(String),
@@ -43,13 +43,11 @@ pub enum Cell {
     Link(String, String),
     /// A number that is a name.
     Id(i64, Option<String>),
-    /// A count.
     Count(i64),
-    /// Bytes.
     Bytes(i64),
-    /// Milliseconds.
+    /// A duration in milliseconds.
     Duration(i64),
-    /// Nanoseconds.
+    /// A duration in nanoseconds.
     Nanoseconds(i64),
     /// Milliseconds since 1970.
     Time(i64),

@@ -53,7 +53,7 @@ const SPARK: &str = "4.0.5";
 /// JSON text, or a refusal.
 pub(crate) type Answer = Result<String, Refusal>;
 
-/// All routes.
+/// Routes of the REST API, of the time line and of the pages.
 pub fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/api/v1/version", get(version))

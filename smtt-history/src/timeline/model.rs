@@ -40,7 +40,7 @@ pub const LOCALITIES: [&str; 6] = [
 /// A task attempt.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Task ID.
+    /// Spark's id of the task attempt.
     pub id: i64,
     /// Milliseconds since the model's start.
     pub launch: i64,
@@ -77,7 +77,7 @@ impl Task {
 pub struct Stage {
     /// Stage and attempt.
     pub key: (i32, i32),
-    /// Name, cut.
+    /// Name of the stage, shortened.
     pub name: String,
     /// Duration of the successful tasks in the middle, in milliseconds.
     pub median: Option<u32>,
@@ -86,9 +86,9 @@ pub struct Stage {
 /// An executor that has tasks.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    /// Executor ID.
+    /// Id that Spark gave the executor, such as `1`.
     pub id: String,
-    /// Host.
+    /// Host of the executor, as the log has it.
     pub host: String,
     /// Its lanes: as many as it had tasks at a time.
     pub lanes: Range<u32>,
@@ -103,10 +103,10 @@ pub struct Lane {
     pub tasks: Range<u32>,
 }
 
-/// A job.
+/// A job with the row in which it is drawn.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Job ID.
+    /// Spark's id of the job.
     pub id: i64,
     /// Milliseconds since the model's start.
     pub start: i64,
@@ -133,7 +133,7 @@ pub struct Model {
     pub lanes: Vec<Lane>,
     /// Executors, numbers in their order.
     pub executors: Vec<Executor>,
-    /// Stage attempts.
+    /// Stage attempts that have tasks.
     pub stages: Vec<Stage>,
     /// Jobs by start.
     pub jobs: Vec<Job>,
