@@ -1,4 +1,5 @@
-//! Where an application's tables are: `<store>/<application id>[_<attempt>]/<table>.parquet`.
+//! Paths of an application's tables, `<store>/<application id>[_<attempt>]/<table>.parquet`, and the renames that publish
+//! them.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -76,8 +77,8 @@ pub fn lock(store: &Path) -> io::Result<File> {
 /// already, it is replaced in one step (a reader sees the old tables or the new ones), or with `replaces` false it stays and
 /// the error is [`io::ErrorKind::AlreadyExists`].
 ///
-/// What was replaced is removed. Where that fails, the new tables are in their place all the same, and the answer says what
-/// stays.
+/// The replaced folder is removed. Where that fails, the new tables are published all the same, and the result names the
+/// folder that stays.
 ///
 /// # Errors
 /// When the name is taken, or no way to rename works. The error names both paths.
@@ -161,7 +162,7 @@ fn publish_with(
     Ok(stays)
 }
 
-/// Renames a folder to a name that nothing has. A plain rename would replace an empty folder.
+/// Renames a folder only if the new name is free. A plain rename would replace an empty folder.
 fn keep(
     finished: &Path,
     target: &Path,
@@ -208,8 +209,8 @@ fn name_of_replaced(name: &str) -> Option<&str> {
     (is_random && has_safe_bytes(name)).then_some(name)
 }
 
-/// Ends what was killed while it replaced a folder in two steps: the old folder gets its name again, or where the new one
-/// has it, is removed. The store's lock is held.
+/// Repairs replacements in two steps whose process was killed: the old folder gets its name back, or is removed if the new
+/// one has the name. The caller holds the store's lock. Returns what could not be repaired.
 pub fn put_back(store: &Path, _lock: &File) -> Vec<io::Error> {
     let mut errors = Vec::new();
     for entry in fs::read_dir(store).into_iter().flatten().flatten() {
@@ -234,7 +235,8 @@ pub fn put_back(store: &Path, _lock: &File) -> Vec<io::Error> {
     errors
 }
 
-/// Replaces in two steps; the store's lock is held. A reader between them finds no tables. Answers where the old folder is.
+/// Replaces a folder in two renames, between which a reader finds no tables. The caller holds the store's lock. Returns the
+/// path of the old folder.
 fn replace(finished: &Path, target: &Path) -> io::Result<Option<PathBuf>> {
     let replaced = replaced_name(target);
     match fs::rename(target, &replaced) {

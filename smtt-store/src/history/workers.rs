@@ -1,7 +1,8 @@
-//! What the workers' daemons know of applications, in folders that only the daemons write to:
-//! `<store>/source=workers/<application id>/uid=<uid>/<table>-<run>-<part>.<host>.parquet`.
+//! Files that the workers' daemons write about applications:
+//! `<store>/source=workers/<application id>/uid=<uid>/<table>-<run>-<part>.<host>.parquet`. Only the daemons may write to
+//! these folders.
 //!
-//! The user in the path is the one that the kernel says, so no user can write in the name of another. No application id
+//! The user in the path is the one that the kernel reports, so no user can write in the name of another. No application id
 //! has a `=` in it, so no application can have this folder, and an import that replaces an application's folder leaves it
 //! alone. A daemon follows no link below the store and accepts no folder of another owner. It counts and removes only
 //! files with its own host's name.
