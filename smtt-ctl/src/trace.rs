@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use smtt_machine::clock::now_unix_ns;
 use smtt_model::protocol::{FollowQuery, LOST, Status};
 use smtt_model::time::utc;
-use smtt_store::folder::{Found, look};
+use smtt_store::folder::{FinishedSegment, list_segments};
 use smtt_store::read::{ParquetError, Reader};
 use smtt_store::record::{COLUMNS, FOLDER_COLUMNS};
 
@@ -130,7 +130,7 @@ fn files(
     let mut exit = Exit::Fine;
     let mut seen: HashSet<PathBuf> = HashSet::new();
     loop {
-        let (finished, _) = look(folder).map_err(|error| unreadable(folder, error))?;
+        let (finished, _) = list_segments(folder).map_err(|error| unreadable(folder, error))?;
         if finished.is_empty() && seen.is_empty() && !query.follow {
             let shown = folder.display();
             say(&if folder.is_dir() {
@@ -224,7 +224,7 @@ fn unreadable(folder: &Path, error: io::Error) -> Failure {
 }
 
 /// Whether a whole segment is older than requested.
-fn is_older(found: &Found, since_ns: Option<u64>) -> bool {
+fn is_older(found: &FinishedSegment, since_ns: Option<u64>) -> bool {
     let written = std::fs::metadata(&found.path).and_then(|metadata| metadata.modified());
     let written = written
         .ok()
@@ -239,7 +239,7 @@ fn segment(
     printer: &mut Printer<impl Write>,
     query: &TraceQuery,
     since_ns: Option<u64>,
-    found: &Found,
+    found: &FinishedSegment,
 ) -> Result<(), Failure> {
     let wrong = |error: ParquetError| Failure::Trace {
         path: found.path.clone(),

@@ -62,7 +62,7 @@ impl Saving {
 /// A number that supports a finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Number {
-    /// Meaning.
+    /// What the value measures, as a phrase for people.
     pub what: String,
     /// Value with its unit.
     pub value: String,
@@ -77,14 +77,14 @@ pub struct Setting {
     pub value: String,
 }
 
-/// A finding.
+/// A cause of lost time, with what would remove it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// Rule.
+    /// Name of the rule that found it, such as `spilling`.
     pub rule: &'static str,
     /// By the share of the stages' time that it is expected to save.
     pub severity: Severity,
-    /// One sentence.
+    /// The finding in one sentence.
     pub title: String,
     /// Name of the stages.
     pub stage_name: String,
@@ -109,7 +109,7 @@ pub struct Finding {
 /// Advice for an application.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
-    /// Application ID.
+    /// Id that Spark gave the application.
     pub application_id: String,
     /// Seconds in which a stage had running tasks.
     pub stage_seconds: f64,
@@ -128,7 +128,7 @@ pub struct Advice {
 /// A rule that found nothing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Checked {
-    /// Rule.
+    /// Name of the rule, such as `spilling`.
     pub rule: &'static str,
     /// Problem that it looks for.
     pub looks_for: &'static str,
@@ -137,7 +137,7 @@ pub struct Checked {
 /// What a rule looks for in a stage attempt.
 type Rule = fn(&Log, &Attempt) -> Option<Finding>;
 
-/// All rules.
+/// Name of each rule, the problem that it looks for, and its function.
 const RULES: [(&str, &str, Rule); 6] = [
     (
         "spilling",

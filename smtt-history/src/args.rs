@@ -19,6 +19,10 @@ pub struct Arguments {
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]
+#[allow(
+    missing_docs,
+    reason = "a field of flattened options has no help of its own"
+)]
 pub enum Command {
     /// Imports event logs: files (plain, .zstd, .lz4, .snappy, .inprogress) or folders eventlog_v2_*.
     Import {

@@ -17,7 +17,7 @@ const WINDOW_LOG: u32 = 27;
 pub enum Codec {
     /// Not at all.
     Plain,
-    /// zstd frames.
+    /// Frames of zstd-jni's output stream.
     Zstd,
     /// Blocks of `LZ4BlockOutputStream` (lz4-java).
     Lz4,

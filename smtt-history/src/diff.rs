@@ -56,7 +56,7 @@ pub enum Verdict {
 /// A figure of a pair of stages: sums over successful tasks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// Name.
+    /// Name in JSON, such as `run_time`.
     pub key: &'static str,
     /// Name for people.
     pub title: &'static str,
@@ -76,9 +76,9 @@ pub struct Figure {
 /// A stage of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
-    /// Stage ID.
+    /// Spark's id of the stage, which all its attempts have.
     pub stage: i32,
-    /// Successful tasks.
+    /// Number of its successful tasks.
     pub tasks: usize,
     /// Task attempts that did not succeed.
     pub unsuccessful: usize,
@@ -119,19 +119,19 @@ pub struct Pair {
 /// A stage without its like.
 #[derive(Clone, Debug, Serialize)]
 pub struct Alone {
-    /// Name.
+    /// Name of the stage, as the log has it.
     pub name: String,
-    /// The stage.
+    /// Id and tasks of the stage.
     #[serde(flatten)]
     pub side: Side,
 }
 
-/// An application.
+/// One of the two applications that are compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
-    /// Application ID.
+    /// Id that Spark gave the application.
     pub id: String,
-    /// Name.
+    /// Name that the application gave itself.
     pub name: String,
     /// Milliseconds; absent where it has not ended. One observation: it has no interval.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,7 +143,7 @@ pub struct About {
 /// A property whose value is not the same.
 #[derive(Clone, Debug, Serialize)]
 pub struct Property {
-    /// Name.
+    /// Name of the property, such as `spark.executor.cores`.
     pub name: String,
     /// Value in the first run.
     pub first: Option<String>,
@@ -151,7 +151,7 @@ pub struct Property {
     pub second: Option<String>,
 }
 
-/// The result.
+/// What differs between two applications.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
     /// The first run.
@@ -160,7 +160,7 @@ pub struct Diff {
     pub second: About,
     /// Confidence of each interval: with so many comparisons together they hold with 99 %.
     pub confidence: f64,
-    /// Comparisons.
+    /// Number of comparisons that [`Self::confidence`] allows for.
     pub comparisons: usize,
     /// Spark's properties that differ.
     pub properties: Vec<Property>,

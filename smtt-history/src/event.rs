@@ -1,5 +1,10 @@
 //! Events of Spark's log that the history keeps, borrowed from their line. Unknown events and fields are skipped.
 
+#![allow(
+    missing_docs,
+    reason = "fields have the names that Spark gives them in its log, and its documentation describes them"
+)]
+
 pub mod metrics;
 pub mod sql;
 
@@ -20,10 +25,19 @@ pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 /// Longest text that is kept of an event, in bytes.
 pub const LONGEST_TEXT: usize = 64 << 10;
 
-/// The beginning of a text.
+/// The beginning of a text: at most so many bytes.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
+}
+
+/// The first `most` characters of a text, and after them `mark` where the text is longer.
+#[must_use]
+pub fn shortened(text: &str, most: usize, mark: &str) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}{mark}", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 impl Text<'_> {

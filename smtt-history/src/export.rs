@@ -53,11 +53,11 @@ pub trait Sink {
 /// Rows of the exported tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Jobs.
+    /// Rows of the table of jobs.
     pub jobs: u64,
-    /// Stage attempts.
+    /// Rows of the table of stage attempts.
     pub stages: u64,
-    /// Task attempts.
+    /// Rows of the table of task attempts.
     pub tasks: u64,
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde_json::Value;
 use smtt_model::rows::{FunctionRow, FunctionsRow};
 use smtt_store::history::read::Reader;
-use smtt_store::history::workers::{FUNCTIONS, Found, TASKS};
+use smtt_store::history::workers::{FUNCTIONS, TASKS, WorkerFile};
 use smtt_store::read::ParquetError;
 
 use crate::workers::{Document, Files, Trouble, opened, ranges};
@@ -62,7 +62,7 @@ pub struct Span {
     pub task: i64,
     /// Begin by the worker's clock, in microseconds since 1970.
     pub begin_unix_us: Option<i64>,
-    /// The span.
+    /// The span as the worker's daemon recorded it.
     pub row: FunctionRow,
 }
 
@@ -141,7 +141,7 @@ impl Files {
             }));
         };
         let (uid, host) = (document.uid, &document.host);
-        let of_part = |file: &&Found| {
+        let of_part = |file: &&WorkerFile| {
             (file.uid, &file.name.host, file.name.run, file.name.part)
                 == (uid, host, document.run, document.part)
         };

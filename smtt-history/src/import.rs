@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 use smtt_store::history::place;
 
+use crate::event::shortened;
 use crate::live::is_live;
 use crate::log::{Bounds, Lines, Log, Next};
 use crate::open::exists;
@@ -25,7 +26,7 @@ const STACK: usize = 256 << 20;
 pub struct Imported {
     /// The application's id.
     pub id: String,
-    /// Its folder.
+    /// Folder of its tables, or the address of its objects in a bucket.
     pub folder: PathBuf,
     /// Rows and bytes of its tables.
     pub sizes: Sizes,
@@ -117,7 +118,7 @@ fn import_here(
         let mut trouble = |number: u64, what: String| {
             damaged += 1;
             if named.len() < NAMED {
-                named.push((number, shortened(&what)));
+                named.push((number, short_message(&what)));
             }
         };
         match lines.read() {
@@ -204,7 +205,7 @@ fn admitted(
     attempt: Option<&str>,
     admission: &Admission,
 ) -> Result<String> {
-    let (log, id_shown) = (path.display(), shortened(id));
+    let (log, id_shown) = (path.display(), short_message(id));
     let Some(name) = place::name(id, attempt) else {
         bail!("{log}: application id {id_shown:?} cannot name a folder");
     };
@@ -227,10 +228,7 @@ fn has_already(log: &Path, name: &str) -> anyhow::Error {
     anyhow!("{log}: the store has {name} already; --replace replaces it")
 }
 
-/// The beginning of a text: messages about a line may quote the whole line.
-pub(crate) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_MESSAGE) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
+/// The beginning of a message, which may quote the whole line that it is about.
+pub(crate) fn short_message(text: &str) -> String {
+    shortened(text, LONGEST_MESSAGE, "...")
 }

@@ -4,10 +4,6 @@
 //! ([`out`]); [`live`] reads what a driver wrote. [`serve`] opens a folder by the application's id and answers ([`open`]): REST, [`pages`] for people and the [`timeline`] of tasks. docs/HISTORY.md is the manual.
 
 #![allow(
-    missing_docs,
-    reason = "fields of events have the name that Spark gives them"
-)]
-#![allow(
     clippy::single_range_in_vec_init,
     reason = "rows are asked for by ranges, one or several"
 )]

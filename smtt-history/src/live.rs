@@ -18,7 +18,7 @@ use smtt_store::history::{parts, place};
 use smtt_store::read::ParquetError;
 
 use crate::event::{Peaks, TaskInfo, TaskStart, Text};
-use crate::import::{on_deep_stack, shortened};
+use crate::import::{on_deep_stack, short_message};
 use crate::log::Bounds;
 use crate::open::{App, exists};
 use crate::out::{Kind, Out, Sizes};
@@ -68,7 +68,7 @@ impl About {
     fn trouble(&mut self, part: u64, what: &str) {
         self.damaged += 1;
         if self.named.len() < NAMED {
-            self.named.push((part, shortened(what)));
+            self.named.push((part, short_message(what)));
         }
     }
 
@@ -452,7 +452,7 @@ fn make_within(
 /// A compacted application.
 #[derive(Debug)]
 pub struct Compacted {
-    /// Its folder.
+    /// Folder of its tables, or the address of its objects in a bucket.
     pub folder: PathBuf,
     /// Rows and bytes of its tables.
     pub sizes: Sizes,

@@ -144,7 +144,7 @@ pub enum Next {
     Damaged(String),
     /// The log is larger than the bound.
     TooLarge,
-    /// The end.
+    /// All parts of the log are read.
     End,
 }
 

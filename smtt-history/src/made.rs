@@ -9,7 +9,7 @@ use crate::import::{Admission, import};
 use crate::log::Bounds;
 use crate::open::App;
 
-/// First millisecond.
+/// When the application starts, in milliseconds since 1970.
 pub const START: i64 = 1_790_000_000_000;
 
 /// A task of a stage. Times are in milliseconds.
@@ -63,7 +63,7 @@ impl Stage {
     }
 }
 
-/// An application.
+/// An application whose log a test makes.
 #[derive(Clone, Debug)]
 pub struct Made {
     pub id: String,

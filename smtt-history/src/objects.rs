@@ -1,9 +1,10 @@
 //! Stores in a bucket: S3 and what speaks its protocol, Google Cloud Storage, Azure.
 //!
-//! An application is the objects below `<prefix>/<name>/`. Those that are needed are copied into a folder of this machine
-//! ([`mirror`]), which is read as any store is. Imports and compactions are made in such a folder, too, and [`publish`]
-//! puts them into the bucket: the tables under names of their own, then the small object that names them
-//! ([`bucket::POINTER`]), under a condition. So a reader sees the old tables or the new ones, and of two writers one wins.
+//! The objects below `<prefix>/<name>/` are one application. [`mirror`] copies those that are needed into a folder of this
+//! machine, which is read as any store is. Imports and compactions write their tables into such a folder, too, and
+//! [`publish`] uploads them: first the tables, under names of their own, then the small object that names them
+//! ([`bucket::POINTER`]), by a conditional write. So a reader sees either the old tables or the new ones, and of two writers
+//! one wins.
 
 pub mod bucket;
 pub mod client;
@@ -18,7 +19,7 @@ use std::str::FromStr;
 
 use url::Url;
 
-/// Where a store is.
+/// The place of a store, as the command line names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A folder of this machine.

@@ -39,7 +39,7 @@ pub enum Kind {
     Import,
     /// Properties and class path.
     Environment,
-    /// A job.
+    /// A job; the id is its number.
     Job,
     /// A stage attempt; the id is `<stage>.<attempt>`.
     Stage,
@@ -47,7 +47,7 @@ pub enum Kind {
     StageDetails,
     /// The RDDs of a stage attempt and their parents.
     StageRdds,
-    /// An executor.
+    /// An executor; the id is the one that Spark gave it, such as `driver`.
     Executor,
     /// A cached RDD.
     Rdd,
@@ -56,7 +56,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds, in the order of their rows.
     pub const ALL: [Self; 10] = [
         Self::Application,
         Self::Import,
@@ -104,11 +104,11 @@ fn order(kind: Kind, id: &str) -> Order {
 /// Rows and bytes of an application's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Task attempts.
+    /// The table of task attempts.
     pub tasks: Written,
     /// SQL metrics of task attempts.
     pub task_sql: Written,
-    /// Documents.
+    /// The table of documents: what is known of all but tasks.
     pub meta: Written,
 }
 

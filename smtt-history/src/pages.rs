@@ -1,6 +1,7 @@
-//! Pages for people: applications, their jobs, stages, tasks, executors, RDDs, SQL and the time line.
+//! HTML documents for people: applications, their jobs, stages, tasks, executors, RDDs, SQL and the time line.
 //!
-//! The server writes whole documents; only the time line has a script. A page loads nothing from elsewhere, and its policy
+//! In this crate a page is such a document; the kernel's pages are always named with their size, faults or walks. The server
+//! writes whole documents; only the time line has a script. A page loads nothing from elsewhere, and its policy
 //! ([`POLICY`]) forbids scripts and styles that are not files of this server. All addresses are relative, so that a proxy
 //! may put the pages below a path. What logs say is text: maud escapes it.
 
@@ -29,12 +30,10 @@ use axum::http::{HeaderName, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use maud::{DOCTYPE, Markup, html};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::JoinHandle;
 
 use self::place::Place;
 use crate::open::App;
-use crate::serve::routes::{Held, Parameters, Raw};
+use crate::serve::routes::{CountedText, Parameters, Pending, Raw, finished};
 use crate::serve::{Refusal, Server};
 
 /// What a page may load and run: only files of this server.
@@ -66,10 +65,10 @@ const FILES: [(&str, &str, &str); 5] = [
     ("icon.svg", "image/svg+xml", include_str!("pages/icon.svg")),
 ];
 
-/// A page, or a refusal.
-type Page = Result<Markup, Refusal>;
+/// The markup of a page, or why there is none.
+type Document = Result<Markup, Refusal>;
 
-/// The routes.
+/// Routes of the pages and of the files that they load.
 pub(crate) fn routes() -> Router<Arc<Server>> {
     Router::new()
         .route("/", get(list))
@@ -183,7 +182,7 @@ struct Asked<'a> {
     parameters: &'a Parameters,
 }
 
-fn route(asked: &Asked<'_>, part: &str) -> Page {
+fn route(asked: &Asked<'_>, part: &str) -> Document {
     let path: Vec<&str> = part.split('/').collect();
     match path[..] {
         [""] => application::page(asked),
@@ -204,24 +203,19 @@ fn route(asked: &Asked<'_>, part: &str) -> Page {
     }
 }
 
-type Made = JoinHandle<(Page, OwnedSemaphorePermit)>;
-
 /// Waits for a page, and keeps its permit until it has room among the answers that wait for their readers.
-async fn finish(server: &Server, place: &Place, made: Result<Made, Refusal>) -> Response {
-    let made = match made {
-        Ok(made) => made.await.map_err(Refusal::failed),
-        Err(refusal) => Err(refusal),
-    };
-    let (page, _turn) = match made {
-        Ok((page, turn)) => (page, Some(turn)),
-        Err(refusal) => (Err(refusal), None),
-    };
+async fn finish(
+    server: &Server,
+    place: &Place,
+    made: Result<Pending<Markup>, Refusal>,
+) -> Response {
+    let (page, _turn) = finished(made).await;
     let (status, markup) = match page {
         Ok(markup) => (StatusCode::OK, markup),
         Err(refusal) => (refusal.0, refused(place, &refusal)),
     };
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
-    match Held::bytes(markup.into_string(), &server.bodies).await {
+    match CountedText::bytes(markup.into_string(), &server.bodies).await {
         Ok(text) => (status, headers(), kind, text).into_response(),
         Err(refusal) => (refusal.0, refusal.1).into_response(),
     }

@@ -48,14 +48,14 @@ const SQL_HELD: usize = 512 << 20;
 /// Bytes of an entry beside its texts, about.
 const ENTRY: usize = 1000;
 
-/// Bytes of live entries, about.
+/// Bytes of the entries that a replay has in memory, about, and their limit.
 #[derive(Debug)]
-struct Held {
+struct LiveBytes {
     bytes: usize,
     most: usize,
 }
 
-impl Default for Held {
+impl Default for LiveBytes {
     fn default() -> Self {
         Self {
             bytes: 0,
@@ -64,7 +64,7 @@ impl Default for Held {
     }
 }
 
-impl Held {
+impl LiveBytes {
     /// Whether there is room; then it is taken.
     fn take(&mut self, bytes: usize) -> bool {
         let all = self.bytes.saturating_add(bytes);
@@ -82,7 +82,7 @@ impl Held {
 
 /// The state of a replay.
 pub struct Replay {
-    /// The tables.
+    /// Tables that get the entries as they end.
     pub out: Out,
     /// Entries that had no place, by kind.
     pub dropped: BTreeMap<&'static str, u64>,
@@ -94,7 +94,7 @@ pub struct Replay {
     /// Executors that were removed: when, and their ids.
     removed: BTreeSet<(i64, String)>,
     rdds: BTreeMap<i32, Rdd>,
-    held: Held,
+    held: LiveBytes,
     partitions: usize,
     visits: u64,
     most_visits: u64,
@@ -115,7 +115,7 @@ impl Replay {
             executors: BTreeMap::new(),
             removed: BTreeSet::new(),
             rdds: BTreeMap::new(),
-            held: Held::default(),
+            held: LiveBytes::default(),
             partitions: 0,
             visits: 0,
             most_visits: VISITS,

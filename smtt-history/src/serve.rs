@@ -97,8 +97,8 @@ type MemoryKey = ((PathBuf, (u64, i64)), u64);
 /// How an import ended. Of an application that has parts it gives the application itself: the cache may have no room for it.
 type Imported = Result<Option<Arc<App>>, Refusal>;
 
-/// Where an application is.
-enum Found {
+/// An application with tables, or what they can be made of.
+enum AppOrSource {
     App(Arc<App>),
     /// Only its log or its parts are there, or an import of it is old: the application's name, and where it is.
     Source(String, Source),
@@ -211,11 +211,11 @@ impl Server {
                 .await
                 .map_err(Refusal::failed)?;
             match found? {
-                Found::App(app) => return Ok((app, turn)),
-                Found::Source(name, _) if has_imported => {
+                AppOrSource::App(app) => return Ok((app, turn)),
+                AppOrSource::Source(name, _) if has_imported => {
                     return Err(Refusal::failed(format!("{name} went with its import")));
                 }
-                Found::Source(name, source) => {
+                AppOrSource::Source(name, source) => {
                     drop(turn);
                     let is_there = matches!(source, Source::Grown(_));
                     let imported = self.import(name, source).await;
@@ -255,7 +255,7 @@ impl Server {
         id: &str,
         attempt: Option<&str>,
         may_import_again: bool,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<AppOrSource, Refusal> {
         let unknown = || unknown(id, attempt);
         // An id that no application can have: it has a path in it, or is too long.
         let name = place::name(id, attempt).ok_or_else(unknown)?;
@@ -266,8 +266,8 @@ impl Server {
             }
             let grown = self.grown(&name, &app).filter(|_| may_import_again);
             Ok(match grown {
-                Some(log) => Found::Source(name.clone(), Source::Grown(log)),
-                None => Found::App(app),
+                Some(log) => AppOrSource::Source(name.clone(), Source::Grown(log)),
+                None => AppOrSource::App(app),
             })
         };
         if let Some(app) = self.cache.get(&name) {
@@ -286,7 +286,7 @@ impl Server {
             return Err(refusal);
         }
         if is_live(&folder) {
-            return Ok(Found::Source(name, Source::Parts));
+            return Ok(AppOrSource::Source(name, Source::Parts));
         }
         let Some(logs) = &self.settings.event_logs else {
             return Err(Refusal::not_found(format!(
@@ -298,7 +298,7 @@ impl Server {
                 "unknown app {name}: neither the store nor the folder of event logs has it"
             ))
         })?;
-        Ok(Found::Source(name, Source::Log(log)))
+        Ok(AppOrSource::Source(name, Source::Log(log)))
     }
 
     /// Waits until tables are made, and begins it where that does not run.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use smtt_store::history::place;
 use smtt_store::history::read::Reader;
-use smtt_store::history::workers::{FOLDER, Found, REST, TASKS, files, reader};
+use smtt_store::history::workers::{FOLDER, REST, TASKS, WorkerFile, files, reader};
 use smtt_store::read::ParquetError;
 
 /// Bytes of documents in one answer.
@@ -54,12 +54,12 @@ pub struct Document {
     pub part: u32,
     /// Its id within the kind, or the task's id.
     pub id: String,
-    /// The document.
+    /// What the daemon wrote, as JSON.
     pub json: Value,
 }
 
 /// Files of an application.
-pub struct Files(Vec<Found>);
+pub struct Files(Vec<WorkerFile>);
 
 /// Rows whose flag is set, as ranges.
 pub(crate) fn ranges(flags: impl Iterator<Item = bool>) -> Vec<Range<u64>> {
@@ -74,7 +74,7 @@ pub(crate) fn ranges(flags: impl Iterator<Item = bool>) -> Vec<Range<u64>> {
 }
 
 /// The reader of a file; `None` where its daemon has removed it to make room for others.
-pub(crate) fn opened(file: &Found) -> Result<Option<Reader>, ParquetError> {
+pub(crate) fn opened(file: &WorkerFile) -> Result<Option<Reader>, ParquetError> {
     match reader(file) {
         Err(ParquetError::External(error))
             if error
@@ -198,13 +198,13 @@ impl Files {
             .collect())
     }
 
-    /// All files.
-    pub(crate) fn all(&self) -> &[Found] {
+    /// All files, by user, daemon and part.
+    pub(crate) fn all(&self) -> &[WorkerFile] {
         &self.0
     }
 
     /// Files of a table.
-    pub(crate) fn of_table(&self, table: &'static str) -> impl Iterator<Item = &Found> {
+    pub(crate) fn of_table(&self, table: &'static str) -> impl Iterator<Item = &WorkerFile> {
         self.0.iter().filter(move |file| file.name.table == table)
     }
 

@@ -65,7 +65,7 @@ pub struct NotMeasured {
 pub struct WantedEvent {
     /// How it is opened.
     pub encoding: Encoding,
-    /// Its channel.
+    /// Index of its channel in [`Wanted::channels`].
     pub channel: usize,
     /// The cookie that the kernel side's program gets with each sample.
     pub cookie: u64,
@@ -76,24 +76,24 @@ pub struct WantedEvent {
 /// Events that are opened together, the leader first.
 #[derive(Clone, Debug)]
 pub struct WantedGroup {
-    /// CPUs.
+    /// CPUs on which the events are opened.
     pub cpus: BTreeSet<u32>,
-    /// The pass.
+    /// Number of the pass, from 0: only the groups of one pass count at a time.
     pub pass: usize,
-    /// The events.
+    /// Events of the group. The first leads: the others count while it does.
     pub events: Vec<WantedEvent>,
 }
 
 /// The meaning of a channel.
 #[derive(Clone, Debug)]
 pub struct WantedChannel {
-    /// The role.
+    /// What the samples of the channel count.
     pub role: Role,
     /// The event's name.
     pub event: String,
     /// The kind of the channel's sum.
     pub quantity: Quantity,
-    /// The pass.
+    /// Number of the pass in which its event counts.
     pub pass: usize,
     /// Events per sample.
     pub period: Period,
@@ -108,11 +108,11 @@ pub struct WantedChannel {
 pub struct Wanted {
     /// The core's name.
     pub uarch: String,
-    /// The channels.
+    /// Channels of all passes. The cookie of a sample has the index of one.
     pub channels: Vec<WantedChannel>,
-    /// The groups.
+    /// Groups to open, by core type and pass.
     pub groups: Vec<WantedGroup>,
-    /// The figures.
+    /// Figures to compute from the sums of the channels.
     pub figures: Vec<ChannelFigure>,
     /// Passes that take turns.
     pub passes: usize,

@@ -91,7 +91,7 @@ pub fn segment_name(unix_ms: u64, pid: u32, number: u64) -> String {
 
 /// A finished segment on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Found {
+pub struct FinishedSegment {
     /// Name of the file: segments in order of their names are in order of their beginnings.
     pub name: String,
     /// Path of the file.
@@ -100,16 +100,17 @@ pub struct Found {
     pub bytes: u64,
 }
 
-/// Finished segments of a folder, the oldest first, and the unfinished ones. A missing folder has none.
+/// Lists the segments below a trace folder: the finished ones, sorted by name and so the oldest first, and the paths of the
+/// unfinished ones. A missing folder has none.
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn look(folder: &Path) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
+pub fn list_segments(folder: &Path) -> io::Result<(Vec<FinishedSegment>, Vec<PathBuf>)> {
     let (mut finished, mut unfinished) = (Vec::new(), Vec::new());
     visit(folder, |seen| match seen {
-        Seen::Finished(found, _) => finished.push(found),
-        Seen::Unfinished(path) => unfinished.push(path),
-        Seen::Folder(..) => {}
+        TraceEntry::Finished(found, _) => finished.push(found),
+        TraceEntry::Unfinished(path) => unfinished.push(path),
+        TraceEntry::Folder(..) => {}
     })?;
     finished.sort();
     Ok((finished, unfinished))
@@ -139,10 +140,10 @@ fn user_above(path: &Path, levels: usize) -> User {
     user_of(path.ancestors().nth(levels)?)
 }
 
-/// What the trace folder contains.
-enum Seen {
+/// What a walk through the trace folder meets.
+enum TraceEntry {
     /// A finished segment and its disk space.
-    Finished(Found, u64),
+    Finished(FinishedSegment, u64),
     /// An unfinished segment.
     Unfinished(PathBuf),
     /// Disk space of the folder of a user, application or host, and the user.
@@ -150,37 +151,40 @@ enum Seen {
 }
 
 /// Goes through the folders of users, applications and hosts.
-fn visit(folder: &Path, mut see: impl FnMut(Seen)) -> io::Result<()> {
+fn visit(folder: &Path, mut see: impl FnMut(TraceEntry)) -> io::Result<()> {
     for user in below(folder, "uid=")? {
-        see(Seen::Folder(folder_space(&user), user_of(&user)));
+        see(TraceEntry::Folder(folder_space(&user), user_of(&user)));
         visit_user(&user, &mut see)?;
     }
     Ok(())
 }
 
-fn visit_user(user: &Path, see: &mut impl FnMut(Seen)) -> io::Result<()> {
+fn visit_user(user: &Path, see: &mut impl FnMut(TraceEntry)) -> io::Result<()> {
     for application in below(user, "application_id=")? {
-        see(Seen::Folder(folder_space(&application), user_of(user)));
+        see(TraceEntry::Folder(
+            folder_space(&application),
+            user_of(user),
+        ));
         for host in below(&application, "host=")? {
-            see(Seen::Folder(folder_space(&host), user_of(user)));
+            see(TraceEntry::Folder(folder_space(&host), user_of(user)));
             for entry in entries(&host)? {
                 let Ok(name) = entry.file_name().into_string() else {
                     continue;
                 };
                 let hidden = name.strip_prefix('.').unwrap_or_default();
                 if hidden.starts_with(PREFIX) && hidden.ends_with(IN_PROGRESS) {
-                    see(Seen::Unfinished(entry.path()));
+                    see(TraceEntry::Unfinished(entry.path()));
                 } else if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
                     // Removed since the listing: it takes no space.
                     let Ok(metadata) = entry.metadata() else {
                         continue;
                     };
-                    let found = Found {
+                    let found = FinishedSegment {
                         name,
                         path: entry.path(),
                         bytes: metadata.len(),
                     };
-                    see(Seen::Finished(found, space(&metadata)));
+                    see(TraceEntry::Finished(found, space(&metadata)));
                 }
             }
         }
@@ -281,7 +285,7 @@ impl Folder {
         tried?;
         let mut unfinished = Vec::new();
         visit(path, |seen| {
-            if let Seen::Unfinished(path) = seen {
+            if let TraceEntry::Unfinished(path) = seen {
                 unfinished.push(path);
             }
         })?;
@@ -347,12 +351,12 @@ impl Folder {
     fn survey(&mut self) -> io::Result<()> {
         let mut users: BTreeMap<User, Usage> = BTreeMap::new();
         visit(&self.path, |seen| match seen {
-            Seen::Finished(found, space) => {
+            TraceEntry::Finished(found, space) => {
                 let usage = users.entry(user_above(&found.path, LEVELS)).or_default();
                 usage.add(space, 1);
             }
-            Seen::Folder(space, user) => users.entry(user).or_default().add(space, 0),
-            Seen::Unfinished(_) => {}
+            TraceEntry::Folder(space, user) => users.entry(user).or_default().add(space, 0),
+            TraceEntry::Unfinished(_) => {}
         })?;
         self.users = users;
         Ok(())

@@ -1,8 +1,8 @@
-//! The footer of a Parquet file that others wrote.
+//! Reads the footer of a Parquet file of which the writer is not trusted.
 //!
-//! The library converts a schema by recursion, as deep as the file says, and no one catches an overflow of the stack. So the
-//! schema is read here, within bounds, and the library gets it ready. The footer is read once: what was checked is what the
-//! library sees, also where the file changes.
+//! The `parquet` library converts the schema by recursion. A hostile schema can nest so deeply that the stack overflows, which
+//! ends the process. This module therefore decodes the schema itself, within bounds, and gives the library the finished one.
+//! It reads the footer once and keeps it in memory: the library sees the bytes that were checked, even if the file changes.
 
 use std::fs::File;
 use std::io::{BufReader, Chain, Cursor, Read, Seek, SeekFrom, Take};
@@ -17,13 +17,13 @@ use parquet::schema::types::{SchemaDescriptor, Type};
 
 /// Bytes of a footer at most.
 const FOOTER_BYTES: u64 = 16 << 20;
-/// Bytes after the footer: its length and the format's name.
+/// Bytes after the footer: its length and the magic number.
 const END_BYTES: u64 = 8;
 /// Elements of a schema at most.
 const ELEMENTS: u64 = 4096;
 /// Columns and groups of a table at most.
 const COLUMNS: i32 = 1024;
-/// Levels of a value that is skipped, at most.
+/// Levels of nesting of a skipped value at most.
 const SKIPPED_LEVELS: u32 = 16;
 
 /// A file whose footer is in memory.
@@ -31,7 +31,7 @@ pub(crate) struct Source {
     file: File,
     /// Where the footer begins.
     start: u64,
-    /// The footer and what is after it.
+    /// The bytes from `start` to the end of the file.
     footer: Bytes,
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn open(file: File, levels: u32) -> Result<SerializedFileReader<Sourc
     SerializedFileReader::new_with_options(source, options.build())
 }
 
-/// An element of a schema, as the file has it. What follows from other fields is left out.
+/// An element of a schema as the file encodes it, without fields that follow from others.
 #[derive(Default)]
 struct Element {
     physical: Option<i32>,
@@ -200,7 +200,7 @@ fn column(own: &Element) -> Result<Type> {
         .build()
 }
 
-/// The variant of a number.
+/// The variant of an enumeration that has this number in the format.
 fn of<T: Copy + Number>(all: &[T], number: i32) -> Option<T> {
     all.iter().copied().find(|it| it.number() == number)
 }
@@ -258,7 +258,7 @@ mod kind {
     pub const UUID: u8 = 13;
 }
 
-/// What is left of a footer. `None` where it is damaged.
+/// Decodes a footer from its remaining bytes. A method gives `None` where they are damaged.
 struct Walk<'a>(&'a [u8]);
 
 impl<'a> Walk<'a> {
@@ -365,7 +365,7 @@ impl<'a> Walk<'a> {
         Some((byte & 0xf, count))
     }
 
-    /// Skips a value. Every step takes a byte at least, but for flags, of which each is a field or an element.
+    /// Skips a value. Each step consumes a byte at least, except a flag, whose value is in its field's head.
     fn skip(&mut self, kind: u8, levels: u32) -> Option<()> {
         let below = levels.checked_sub(1)?;
         match kind {

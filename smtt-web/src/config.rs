@@ -1,13 +1,13 @@
 //! The web configuration of Prometheus exporters (`--web.config.file`): TLS, headers and users of a listener.
 //!
-//! Keys that this listener cannot follow are errors, so that no setting of security is silently without effect.
+//! A key that this listener does not implement is an error, so that no security setting is silently without effect.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Bytes of the file.
+/// Bytes of the file at most.
 const FILE_MAX: u64 = 1 << 20;
 /// Headers that the file may set, as in other exporters.
 const HEADERS: [&str; 6] = [
@@ -19,7 +19,7 @@ const HEADERS: [&str; 6] = [
     "Referrer-Policy",
 ];
 
-/// Why a web configuration is not used. One line each.
+/// Why a web configuration is refused. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -27,7 +27,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// The file has an unknown key or an invalid value.
@@ -37,7 +37,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The error.
+        /// What is wrong in that line.
         message: String,
     },
 }
@@ -53,15 +53,15 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// Whether clients show certificates.
+/// Whether the server asks clients for certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum ClientAuth {
-    /// They show none.
+    /// The server asks for none.
     #[default]
     NoClientCert,
-    /// One that a client shows is verified.
+    /// A certificate is optional; one that a client sends is verified.
     VerifyClientCertIfGiven,
-    /// Each client shows one, and it is verified.
+    /// Each client must send a certificate, which is verified.
     RequireAndVerifyClientCert,
 }
 
@@ -72,20 +72,20 @@ pub struct TlsSettings {
     pub cert_file: PathBuf,
     /// Private key, PEM.
     pub key_file: PathBuf,
-    /// Authorities of clients' certificates, PEM.
+    /// Certificates of the authorities that sign clients' certificates, PEM.
     pub client_ca_file: Option<PathBuf>,
-    /// Whether clients show certificates.
+    /// Whether the server asks clients for certificates.
     pub client_auth: ClientAuth,
-    /// Versions, from the least to the greatest.
+    /// Lowest and highest version that is accepted.
     pub versions: (TlsVersion, TlsVersion),
 }
 
 /// A web configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebConfig {
-    /// TLS; `None` without.
+    /// Certificates and versions; `None` for plain HTTP.
     pub tls: Option<TlsSettings>,
-    /// Headers of each answer.
+    /// Headers that are added to each response.
     pub headers: BTreeMap<String, String>,
     /// Users and the bcrypt hashes of their passwords.
     pub users: BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! Connections of a listener within limits: their number, the time for a request's head and for its answer, and the
-//! bytes of a head.
+//! Serves the connections of a listener within limits: their number, the time for the head of a request and for its answer,
+//! and the bytes of a head.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -31,25 +31,25 @@ use crate::holding::holding;
 use crate::meter::Meter;
 use crate::tls::Tls;
 
-/// Bytes of a request's head, and of what waits to be sent.
+/// Bytes of a request's head, and of the buffer for writing, at most.
 const BUFFER: usize = 16 << 10;
-/// Headers of a request.
+/// Headers of a request at most.
 const HEADERS: usize = 64;
-/// Time between two checks, while a listener is full, whether a connection makes room.
+/// While a listener is full, it looks this often for a connection to close.
 const CHECK: Duration = Duration::from_millis(20);
-/// An answer that is slower than [`Limits::rate`] may take this long.
+/// Time before [`Limits::rate`] is applied to an answer.
 const SLOW: Duration = Duration::from_secs(2);
-/// How long connections may finish when the server stops.
+/// Time for open connections to finish when the server stops.
 const FINISH: Duration = Duration::from_secs(2);
 
 /// Limits of one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Connections at a time at most.
     pub connections: usize,
     /// Time for the head of a request.
     pub head: Duration,
-    /// Time in which a client reads nothing of its answer.
+    /// Time without progress after which an answer is aborted: the client reads nothing.
     pub stall: Duration,
     /// Time from the connection to the end of the last answer, of which the last half takes no new request; `None` where
     /// answers may be endless.
@@ -64,22 +64,22 @@ pub struct Limits {
 
 /// A stream of a listener.
 pub trait Peer: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Prepares a new connection, of which the kernel holds this many bytes of an answer.
+    /// Prepares a new connection. The kernel buffers at most this many bytes of an answer.
     fn prepare(&self, _kernel_bytes: usize) {}
 
-    /// Bytes of the answer that the kernel holds and that the client does not have yet.
+    /// Bytes of the answer in the kernel that the client has not acknowledged yet.
     fn unsent(&self) -> u64 {
         0
     }
 
-    /// The answer is with the client: closing the stream loses nothing.
+    /// Says that the client has the whole answer: closing the stream loses nothing.
     fn finish(&self) {}
 }
 
 impl Peer for UnixStream {}
 
 impl Peer for TcpStream {
-    /// Bytes in the kernel are bounded, and a connection that is given up leaves none of them: it ends with a reset.
+    /// Bounds the bytes in the kernel, and lets a connection that is given up end with a reset, which drops them.
     fn prepare(&self, kernel_bytes: usize) {
         // A refusal is no error: then the kernel's defaults hold.
         let _ = setsockopt(self, sockopt::SndBuf, &kernel_bytes);
@@ -108,13 +108,13 @@ fn set_reset(stream: &TcpStream, reset: bool) {
     let _ = setsockopt(stream, sockopt::Linger, &linger);
 }
 
-/// In the extensions of a request: whether its client may stop reading for any time, because the answer has a bounded
-/// queue of its own.
+/// A flag in the extensions of a request. The handler sets it where the client may stop reading for any time, because the
+/// answer has a bounded queue of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Endless(Arc<AtomicBool>);
 
 impl Endless {
-    /// The answer has no time limit from now on.
+    /// Removes the time limit of the answer.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -130,12 +130,12 @@ struct Place {
     meter: Arc<Meter>,
 }
 
-/// The connection that makes room for a new one: the first of those that make it best.
-fn makes_room(places: &[Place]) -> Option<usize> {
-    let rooms = places.iter().enumerate();
-    let rooms = rooms.filter_map(|(index, place)| Some((place.meter.room()?, index)));
-    rooms
-        .max_by_key(|(room, index)| (*room, std::cmp::Reverse(*index)))
+/// The connection that is closed to make room for a new one: of those with the greatest rank the first.
+fn to_evict(places: &[Place]) -> Option<usize> {
+    let places = places.iter().enumerate();
+    let ranked = places.filter_map(|(index, place)| Some((place.meter.eviction_rank()?, index)));
+    ranked
+        .max_by_key(|(rank, index)| (*rank, std::cmp::Reverse(*index)))
         .map(|(_, index)| index)
 }
 
@@ -160,11 +160,11 @@ pub async fn serve<L: Listener<Io: Peer>>(
             () = &mut shutdown => break,
             Some(_) = running.join_next() => {}
             () = sleep(CHECK), if full => {}
-            (io, _) = listener.accept(), if !full || makes_room(&places).is_some() => {
+            (io, _) = listener.accept(), if !full || to_evict(&places).is_some() => {
                 places.retain(|place| !place.connection.is_finished());
                 if places.len() >= limits.connections {
                     // Clients that never ask, or do not read, keep no other client out.
-                    if let Some(index) = makes_room(&places) {
+                    if let Some(index) = to_evict(&places) {
                         places.remove(index).connection.abort();
                     }
                 }
@@ -184,7 +184,7 @@ pub async fn serve<L: Listener<Io: Peer>>(
     .await;
 }
 
-/// Answers the request of one connection.
+/// Serves one accepted connection, with a TLS handshake where the listener has a certificate.
 async fn answer<Io: Peer>(
     io: Io,
     router: Router,
@@ -224,7 +224,7 @@ async fn answer<Io: Peer>(
     }
 }
 
-/// Answers the request of a stream.
+/// Serves the requests of one stream, plain or decrypted.
 async fn carry(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -268,8 +268,8 @@ async fn carry(
     }
 }
 
-/// Ends at half the time of a connection with several requests: it ends between two of them, and an answer that has begun
-/// has the other half.
+/// Waits for half the time limit of a connection that carries several requests. After it the connection takes no new
+/// request, and an answer that has begun has the other half.
 async fn worn(limits: Limits) {
     match limits.life.filter(|_| limits.keep_alive) {
         Some(life) => sleep(life / 2).await,
@@ -277,7 +277,7 @@ async fn worn(limits: Limits) {
     }
 }
 
-/// Says that the connection rests when the body has gone.
+/// Marks the connection as idle when it is dropped with the answer's body.
 struct Rests(Arc<Meter>);
 
 impl Drop for Rests {
@@ -291,9 +291,9 @@ struct Watched<Io> {
     io: Io,
     limits: Limits,
     meter: Arc<Meter>,
-    /// Runs while a write waits.
+    /// Time limit of a write that waits for the client.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Runs while the last bytes wait for the peer.
+    /// Time limit of the last bytes, which the kernel has and the client not yet.
     check: Option<Pin<Box<Sleep>>>,
     /// Bytes of a complete answer that the client did not have at the last check.
     unsent: Option<u64>,
@@ -340,7 +340,7 @@ impl<Io: Peer> Watched<Io> {
         }
     }
 
-    /// Judges the result of a write.
+    /// Records whether a write waits for the client, and fails where the client is too slow.
     fn judge<T>(
         &mut self,
         written: Poll<io::Result<T>>,

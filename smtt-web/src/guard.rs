@@ -1,4 +1,4 @@
-//! Who may read the answers of a listener: users and tokens, and the headers of each answer.
+//! Authorises requests to a listener by users and tokens, and adds the configured headers to its responses.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::tls::{Tls, TlsError};
 use crate::tokens::Tokens;
 use crate::users::{Access, Users, UsersError, secret_text};
 
-/// Why a listener cannot be protected as configured. One line each.
+/// Why a listener cannot be protected as configured. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
-    /// A file of credentials is not used.
+    /// The file of users or tokens is refused.
     #[error(transparent)]
     Credentials(#[from] UsersError),
     /// The web configuration is not usable.
@@ -28,31 +28,31 @@ pub enum GuardError {
     Tls(#[from] TlsError),
 }
 
-/// Files that say how a listener is protected. All may be absent.
+/// Paths of the files that configure the protection of a listener. Each is optional.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files<'a> {
     /// A web configuration in the form of Prometheus exporters.
     pub config: Option<&'a Path>,
-    /// Users and hashes of their passwords.
+    /// Users and bcrypt hashes of their passwords, as `htpasswd -B` writes them.
     pub users: Option<&'a Path>,
-    /// Tokens.
+    /// Bearer tokens, one a line.
     pub tokens: Option<&'a Path>,
 }
 
-/// What protects a listener.
+/// The protection of a listener, as it was loaded from its files.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
-    /// Users that may read it.
+    /// Users that may read its answers; `None` without.
     pub users: Option<Arc<Users>>,
     /// Tokens whose bearers may read it. Without users and tokens every client may that can connect.
     pub tokens: Option<Arc<Tokens>>,
-    /// TLS; `None` without.
+    /// TLS; `None` for plain HTTP.
     pub tls: Option<Arc<Tls>>,
-    /// Headers of each answer.
+    /// Headers that are added to each response.
     pub headers: HeaderMap,
 }
 
-/// Headers out of a checked configuration.
+/// Parses the headers of a configuration that was checked before.
 fn headers(all: &BTreeMap<String, String>) -> HeaderMap {
     let parsed = |(name, value): (&String, &String)| {
         let name = HeaderName::try_from(name.as_str()).ok()?;
@@ -62,7 +62,7 @@ fn headers(all: &BTreeMap<String, String>) -> HeaderMap {
 }
 
 impl Guard {
-    /// Reads the files.
+    /// Loads the protection from its files.
     ///
     /// # Errors
     /// When a file is not usable.
@@ -101,7 +101,7 @@ impl Guard {
                 .is_some_and(|tls| tls.demands_certificates())
     }
 
-    /// How a client that is refused can authenticate.
+    /// Value of `WWW-Authenticate` for a client that is refused.
     const fn challenge(&self) -> &'static str {
         match self.users {
             Some(_) => "Basic realm=\"smtt\"",
@@ -109,7 +109,7 @@ impl Guard {
         }
     }
 
-    /// What a client that is refused reads.
+    /// Text of the response to a client that is refused.
     const fn refusal(&self) -> &'static str {
         match self.users {
             Some(_) => "unknown user or password\n",
@@ -117,7 +117,7 @@ impl Guard {
         }
     }
 
-    /// The refusal of a request that may see nothing; `None` where it may.
+    /// The response that refuses a request; `None` where its credentials are right.
     async fn denied(&self, headers: &HeaderMap) -> Option<Response> {
         let is_bearer = |tokens: &Arc<Tokens>| tokens.admit(headers);
         if self.is_open() || self.tokens.as_ref().is_some_and(is_bearer) {

@@ -1,4 +1,4 @@
-//! The body of an answer that holds something until the last byte is handed over, or the answer is given up.
+//! Bodies that own a value, such as a permit, until their last byte is handed over or they are dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use axum::body::Body;
 use hyper::body::{Bytes, Frame, SizeHint};
 
-/// A body, and what goes with it.
+/// A body and the value that is dropped with it.
 struct Holding<T> {
     body: Body,
     _held: T,
 }
 
-/// The same body, which drops `held` at its end.
+/// Wraps a body so that it owns `held`. The frames and the size stay the same; `held` is dropped with the body.
 pub fn holding<T: Unpin + Send + 'static>(body: Body, held: T) -> Body {
     Body::new(Holding { body, _held: held })
 }

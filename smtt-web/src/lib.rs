@@ -1,8 +1,8 @@
-//! What protects a listener of SMTT, whichever program has it: a web configuration in the form of Prometheus exporters
-//! ([`config`]), [`tls`] whose files may be renewed, [`users`] and [`tokens`] ([`guard`]), limits of [`connections`], and bodies that
-//! hold something until they are sent ([`holding()`]).
+//! Protects the listeners of the daemon and of the history server.
 //!
-//! It knows nothing of what is served.
+//! A listener reads a web configuration in the form of Prometheus exporters ([`config`]). It speaks [`tls`], whose files may
+//! be renewed while it runs, authenticates [`users`] and bearers of [`tokens`] ([`guard`]), and limits its [`connections`].
+//! [`holding()`] keeps a permit until an answer is sent. This crate knows nothing of what is served.
 
 pub mod config;
 pub mod connections;

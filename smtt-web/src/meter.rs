@@ -1,4 +1,5 @@
-//! The progress of one connection's answers, for the choice of a connection that makes room and for the least rate.
+//! Measures the progress of one connection's answers. The listener needs it to choose a connection to close where it is full,
+//! and to end answers below the least rate.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -47,9 +48,9 @@ impl Default for Meter {
     }
 }
 
-/// How well a connection makes room: the greatest makes room first.
+/// How soon a connection is closed to make room for a new one: the greatest rank first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Room {
+pub enum EvictionRank {
     /// Bytes per second of an answer that began some time ago, subtracted from the greatest number.
     Slow(u64),
     /// Milliseconds for which nothing could be written.
@@ -127,18 +128,19 @@ impl Meter {
         Duration::from_millis(until.saturating_sub(self.now()))
     }
 
-    /// Whether the connection may make room for a new one. A client that waits for its answer never does.
-    pub fn room(&self) -> Option<Room> {
+    /// The rank of the connection among those that may make room for a new one. One whose client waits for its answer has
+    /// none.
+    pub fn eviction_rank(&self) -> Option<EvictionRank> {
         let now = self.now();
         let since = |time: u64| now.saturating_sub(time);
         if self.asked.load(Ordering::Relaxed) == 0 {
             let silent = u128::from(now) > SILENT.as_millis() && self.read.load(Ordering::Relaxed);
-            return silent.then_some(Room::Silent(now));
+            return silent.then_some(EvictionRank::Silent(now));
         }
         let rested = self.rested.load(Ordering::Relaxed);
         if rested != 0 && self.blocked.load(Ordering::Relaxed) == 0 {
             let silent = u128::from(since(rested)) > SILENT.as_millis();
-            return silent.then_some(Room::Silent(since(rested)));
+            return silent.then_some(EvictionRank::Silent(since(rested)));
         }
         let begun = self.begun.load(Ordering::Relaxed);
         if begun == 0 || self.endless.is_set() {
@@ -146,11 +148,11 @@ impl Meter {
         }
         let blocked = self.blocked.load(Ordering::Relaxed);
         if blocked != 0 && u128::from(since(blocked)) >= BLOCKED.as_millis() {
-            return Some(Room::Blocked(since(blocked)));
+            return Some(EvictionRank::Blocked(since(blocked)));
         }
         let slow = u128::from(since(begun)) >= SETTLED.as_millis();
         let rate = self.written.load(Ordering::Relaxed).saturating_mul(1000) / since(begun).max(1);
-        slow.then_some(Room::Slow(u64::MAX - rate))
+        slow.then_some(EvictionRank::Slow(u64::MAX - rate))
     }
 }
 
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn silent_connections_make_room_first_then_blocked_ones_then_slow_ones() {
         let silent = old();
-        assert_eq!(silent.room(), None, "its request may be there");
+        assert_eq!(silent.eviction_rank(), None, "its request may be there");
         silent.wait_for_bytes();
         let blocked = old();
         blocked.ask();
@@ -185,8 +187,13 @@ mod tests {
             meter.wrote(bytes);
             meter.begun.store(meter.now() - 5000, Ordering::Relaxed);
         }
-        let rooms = [fast.room(), slow.room(), blocked.room(), silent.room()];
-        assert!(rooms.is_sorted() && rooms[0].is_some(), "{rooms:?}");
+        let ranks = [
+            fast.eviction_rank(),
+            slow.eviction_rank(),
+            blocked.eviction_rank(),
+            silent.eviction_rank(),
+        ];
+        assert!(ranks.is_sorted() && ranks[0].is_some(), "{ranks:?}");
     }
 
     #[test]
@@ -195,38 +202,52 @@ mod tests {
         meter.ask();
         meter.wrote(1 << 20);
         meter.rest();
-        assert_eq!(meter.room(), None, "its next request may be on its way");
+        assert_eq!(
+            meter.eviction_rank(),
+            None,
+            "its next request may be on its way"
+        );
         std::thread::sleep(SILENT * 2);
-        assert!(matches!(meter.room(), Some(Room::Silent(_))));
+        assert!(matches!(
+            meter.eviction_rank(),
+            Some(EvictionRank::Silent(_))
+        ));
         // The last bytes are handed over, and the client does not read them.
         meter.blocked.store(meter.now() - 200, Ordering::Relaxed);
-        assert!(matches!(meter.room(), Some(Room::Blocked(_))));
+        assert!(matches!(
+            meter.eviction_rank(),
+            Some(EvictionRank::Blocked(_))
+        ));
         meter.ask();
-        assert_eq!(meter.room(), None, "it waits for its second answer");
+        assert_eq!(
+            meter.eviction_rank(),
+            None,
+            "it waits for its second answer"
+        );
     }
 
     #[test]
     fn a_client_that_waits_for_its_answer_or_follows_makes_no_room() {
         assert_eq!(
-            Meter::default().room(),
+            Meter::default().eviction_rank(),
             None,
             "its request may be on its way"
         );
         let waiting = old();
         waiting.ask();
-        assert_eq!(waiting.room(), None);
+        assert_eq!(waiting.eviction_rank(), None);
         let new = Meter::default();
         new.ask();
         new.wrote(1);
         new.set_blocked(true);
-        assert_eq!(new.room(), None, "it has a moment to read");
+        assert_eq!(new.eviction_rank(), None, "it has a moment to read");
         let follows = old();
         follows.ask();
         follows.wrote(1);
         follows.blocked.store(1, Ordering::Relaxed);
-        assert!(follows.room().is_some());
+        assert!(follows.eviction_rank().is_some());
         follows.endless.set();
-        assert_eq!(follows.room(), None);
+        assert_eq!(follows.eviction_rank(), None);
     }
 
     #[test]
@@ -236,12 +257,12 @@ mod tests {
         meter.wrote(4000);
         meter.set_blocked(true);
         assert!(
-            matches!(meter.room(), Some(Room::Silent(_))),
+            matches!(meter.eviction_rank(), Some(EvictionRank::Silent(_))),
             "it has no request yet"
         );
         meter.begun.store(1, Ordering::Relaxed);
         meter.ask();
-        assert_eq!(meter.room(), None, "it waits for its answer");
+        assert_eq!(meter.eviction_rank(), None, "it waits for its answer");
         let first = Duration::from_secs(2);
         assert_eq!(meter.patience(1000, first), first);
     }

@@ -1,5 +1,5 @@
-//! TLS of a listener. Its files are read again when they have changed, so that a renewed certificate needs no
-//! restart.
+//! TLS of a listener. It loads certificate and key again when their files have changed, so that a renewed certificate needs
+//! no restart.
 
 use std::fmt;
 use std::fs;
@@ -18,12 +18,12 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion
 
 use crate::config::{ClientAuth, TlsSettings, TlsVersion};
 
-/// Least time between two looks at the files.
+/// Least time between two checks of the files.
 const CHECK: Duration = Duration::from_secs(5);
-/// Most bytes of a file.
+/// Bytes of a file at most.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Why TLS cannot be served. One line.
+/// Why TLS cannot be served, in one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be used for TLS: {message}", path.display())]
 pub struct TlsError {
@@ -43,8 +43,8 @@ fn wrong(path: &Path, message: impl fmt::Display) -> TlsError {
 /// Identity of a file's content: inode, size and time of change.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
-/// The configuration in use.
-struct Held {
+/// The configuration in use, and the files that it was loaded from.
+struct LoadedFiles {
     config: Arc<ServerConfig>,
     stamps: Vec<Stamp>,
     checked: Instant,
@@ -53,7 +53,7 @@ struct Held {
 /// TLS with a certificate.
 pub struct Tls {
     settings: TlsSettings,
-    held: Mutex<Held>,
+    held: Mutex<LoadedFiles>,
 }
 
 impl fmt::Debug for Tls {
@@ -70,7 +70,7 @@ impl Tls {
     /// # Errors
     /// When a file cannot be read, every local user may read the key, or the two do not fit.
     pub fn load(settings: TlsSettings) -> Result<Self, TlsError> {
-        let held = Held {
+        let held = LoadedFiles {
             stamps: stamps(&settings),
             config: Arc::new(config(&settings)?),
             checked: Instant::now(),
@@ -87,7 +87,8 @@ impl Tls {
         self.settings.client_auth == ClientAuth::RequireAndVerifyClientCert
     }
 
-    /// What accepts the next connection. Files that have changed, but are not usable, leave the last ones in use.
+    /// The acceptor for the next connection, of the newest files. Where these are not usable, the last usable configuration
+    /// stays in use.
     pub fn acceptor(&self) -> TlsAcceptor {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.checked.elapsed() >= CHECK {

@@ -7,11 +7,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::users::{UsersError, secret_text};
 
-/// Fewest characters of a token: a shorter one could be guessed.
+/// Characters of a token at least: a shorter one could be guessed.
 const LEAST: usize = 16;
-/// Most tokens.
+/// Tokens of a file at most.
 const TOKENS_MAX: usize = 64;
-/// Most bytes of the header with the token.
+/// Bytes of the header with the token at most.
 const HEADER_MAX: usize = 1024;
 
 /// The tokens whose bearers may read the answers of a listener. Only their digests are kept.

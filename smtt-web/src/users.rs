@@ -1,8 +1,8 @@
-//! Basic authentication of a listener. The users stand in a file, one `name:hash` a line, as `htpasswd -B` writes
-//! it; the lines of `basic_auth_users` in the web configuration of Prometheus exporters are read too.
+//! Basic authentication of a listener. Its users come from a file with a line `name:hash` each, as `htpasswd -B` writes it,
+//! and from `basic_auth_users` of a web configuration.
 //!
-//! To verify a hash takes a while, on purpose. So one is verified at a time, with a pause after a wrong one, and the
-//! digest of the last right credentials of each user is kept in memory.
+//! Verifying a bcrypt hash is slow on purpose. So the listener verifies one at a time, pauses after a wrong password, and
+//! remembers a digest of each user's last right credentials.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,12 +21,12 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Most bytes of the file, and most users.
+/// Bytes and users of the file at most.
 const FILE_MAX: u64 = 1 << 20;
 const USERS_MAX: usize = 1024;
 /// The highest cost of a hash: about a second of work.
 const COST_MAX: u32 = 14;
-/// Most bytes of the header with the credentials.
+/// Bytes of the header with the credentials at most.
 const CREDENTIALS_MAX: usize = 1024;
 /// Pause after wrong credentials.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ const WAIT: Duration = Duration::from_secs(15);
 /// credentials are remembered. Names of users and other names count together: a refusal does not say which it is.
 const WAITING: usize = 8;
 
-/// Why the users' file is not used. One line each.
+/// Why the users' file is refused. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
     /// The file cannot be read.
@@ -62,7 +62,7 @@ pub enum UsersError {
     },
 }
 
-/// Text of a file that only the server's user and group may read.
+/// Reads a file that only the server's user and group may read.
 ///
 /// # Errors
 /// When it cannot be read, is too large, or every local user may read or write it.
@@ -89,7 +89,7 @@ pub(crate) fn secret_text(path: &Path) -> Result<String, UsersError> {
 pub enum Access {
     /// The credentials are right.
     Granted,
-    /// They are wrong or absent.
+    /// The credentials are wrong or absent.
     Denied,
     /// They could not be verified in time.
     Busy,
@@ -227,7 +227,7 @@ impl Users {
     }
 }
 
-/// Adds a user.
+/// Adds a user after checking name and hash.
 fn insert(hashes: &mut BTreeMap<String, String>, name: &str, hash: &str) -> Result<(), String> {
     let parts: HashParts = hash
         .parse()
@@ -249,7 +249,7 @@ fn bare(word: &str) -> &str {
     word.trim().trim_matches(['"', '\''])
 }
 
-/// Name and password of a request.
+/// Decodes name and password from the header of a request.
 fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
     let value = headers.get(header::AUTHORIZATION)?;
     let value = value

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use smtt_store::folder::look;
+use smtt_store::folder::list_segments;
 use xtask::paths::{DEMO_SPARK, Paths};
 use xtask::process::output;
 
@@ -64,12 +64,12 @@ fn a_writer_that_is_killed_leaves_only_files_that_open() -> Result<()> {
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
         assert_eq!(line, "writing\n", "round {round}");
         // The unfinished files of the previous round have been removed.
-        let (_, unfinished) = look(&folder)?;
+        let (_, unfinished) = list_segments(&folder)?;
         assert!(unfinished.len() <= 2, "round {round}: {unfinished:?}");
         std::thread::sleep(lifetime(round));
         child.kill()?;
         child.wait()?;
-        left_over += look(&folder)?.1.len();
+        left_over += list_segments(&folder)?.1.len();
     }
     let python = Paths::find()?.spark_env(DEMO_SPARK).join("bin/python");
     let checked = output(Command::new(python).args(["-c", CHECK]).arg(&folder))?;
@@ -80,7 +80,7 @@ fn a_writer_that_is_killed_leaves_only_files_that_open() -> Result<()> {
     let mut figures = checked.split_whitespace();
     let mut figure = || -> Result<u64> { Ok(figures.next().context("no figure")?.parse()?) };
     let (files, records) = (figure()?, figure()?);
-    assert_eq!(files as usize, look(&folder)?.0.len());
+    assert_eq!(files as usize, list_segments(&folder)?.0.len());
     assert!(files >= KILLS / 2, "only {files} files were finished");
     assert!(records >= 10_000, "only {records} records");
     assert!(

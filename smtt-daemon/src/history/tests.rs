@@ -7,7 +7,7 @@
 
 use smtt_model::decode::{Event, ExecutorDescribed, Fact, Outcome, TaskEnded, TaskStarted};
 use smtt_model::state::Limits;
-use smtt_store::history::workers::{Found, REST, files, reader};
+use smtt_store::history::workers::{REST, WorkerFile, files, reader};
 
 use super::*;
 use crate::shared::DaemonInfo;
@@ -78,7 +78,7 @@ fn writer(store: &std::path::Path, shared: &Arc<Shared>) -> Writer {
     Writer::new(settings, Arc::clone(shared), owners, condition)
 }
 
-fn tasks(file: &Found) -> Vec<Option<i64>> {
+fn tasks(file: &WorkerFile) -> Vec<Option<i64>> {
     let reader = reader(file).expect("opens");
     reader
         .numbers("task_id", &[0..reader.rows()])

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parquet::file::reader::FileReader as _;
 use serde_json::{Map, Value};
 use smtt_model::ledger::trace::TraceCounts;
-use smtt_store::folder::{look, partition};
+use smtt_store::folder::{list_segments, partition};
 use smtt_store::read::Reader;
 use smtt_store::record::{COLUMNS, Kind, Origin, Physical, Record};
 use smtt_store::segment::{Form, Segment};
@@ -164,7 +164,7 @@ impl Bench {
 /// All records of all finished segments.
 fn written(folder: &Path) -> Vec<Map<String, Value>> {
     let mut all = Vec::new();
-    for found in look(folder).expect("readable").0 {
+    for found in list_segments(folder).expect("readable").0 {
         let reader = Reader::open(&found.path).expect("a finished segment opens");
         for record in reader.records().expect("a known schema") {
             all.push(record.expect("a whole record"));
@@ -330,7 +330,7 @@ fn the_disk_bound_holds_and_the_newest_stay() {
     });
     for batch in 0..200 {
         bench.take(records(&source, batch * 1000, (batch + 1) * 1000));
-        let used: u64 = look(scratch.path())
+        let used: u64 = list_segments(scratch.path())
             .expect("readable")
             .0
             .iter()
@@ -559,7 +559,7 @@ fn a_record_takes_at_most_20_bytes() {
         counts.written as f64 / start.elapsed().as_secs_f64()
     );
     if per_record > 20.0 {
-        for found in look(scratch.path()).expect("readable").0 {
+        for found in list_segments(scratch.path()).expect("readable").0 {
             let file = fs::File::open(&found.path).expect("opens");
             let reader =
                 parquet::file::reader::SerializedFileReader::new(file).expect("a Parquet file");

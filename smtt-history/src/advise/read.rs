@@ -22,20 +22,29 @@ const SIMULATED: usize = 50_000_000;
 /// A successful task. Times are in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
-    /// Since 1970.
+    /// Launch, in milliseconds since 1970.
     pub launch: i64,
+    /// From launch to finish, as the driver saw it.
     pub duration: f64,
+    /// "Executor Run Time".
     pub run: f64,
+    /// "Executor CPU Time".
     pub cpu: f64,
+    /// "JVM GC Time": collections of the whole executor while the task ran.
     pub gc: f64,
+    /// "Fetch Wait Time": the task waited for shuffle blocks.
     pub fetch: f64,
+    /// "Shuffle Write Time".
     pub write: f64,
     /// Duration without run time: waiting for the driver, deserialisation, sending the result.
     pub around: f64,
-    /// Input and shuffle read.
+    /// Bytes that it read: input and shuffle blocks.
     pub bytes: f64,
+    /// "Memory Bytes Spilled": their size in memory.
     pub spilled: f64,
+    /// "Peak Execution Memory", in bytes.
     pub peak: f64,
+    /// Index of its host in [`Log::hosts`].
     pub host: u32,
     /// Whether its data were in its own process or on its node.
     pub is_local: bool,
@@ -53,10 +62,12 @@ impl Task {
     }
 }
 
-/// A stage attempt.
+/// A stage attempt with the successful tasks that the rules examine.
 #[derive(Clone, Debug, Default)]
 pub struct Attempt {
+    /// Spark's id of the stage, and the number of the attempt.
     pub key: (i32, i32),
+    /// Name of the stage, shortened.
     pub name: String,
     /// Successful tasks by launch.
     pub tasks: Vec<Task>,
@@ -71,9 +82,13 @@ pub struct Attempt {
 /// What the rules need of an application.
 #[derive(Debug, Default)]
 pub struct Log {
+    /// Stage attempts with successful tasks, by stage and attempt.
     pub attempts: Vec<Attempt>,
+    /// Names of the hosts that tasks ran on.
     pub hosts: Vec<String>,
+    /// Spark's properties, as the log has them.
     pub properties: BTreeMap<String, String>,
+    /// Tasks beyond those that are read.
     pub left_out: u64,
     /// Attempts whose cores are too many.
     pub without_cores: usize,
@@ -96,6 +111,10 @@ pub fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
 }
 
 impl Log {
+    /// Reads the tasks, stages, executors and properties of an application.
+    ///
+    /// # Errors
+    /// When the table of tasks cannot be read.
     pub fn read(app: &App) -> Result<Self, ParquetError> {
         let mut log = Self {
             properties: app.spark_properties(),

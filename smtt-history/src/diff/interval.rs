@@ -13,9 +13,9 @@ const MOST_DEGREES: u32 = 400;
 /// An interval of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// Lower end.
+    /// Lower end, in the unit of the figure.
     pub low: f64,
-    /// Upper end.
+    /// Upper end, in the unit of the figure.
     pub high: f64,
 }
 

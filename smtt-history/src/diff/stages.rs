@@ -20,22 +20,22 @@ pub const MOST: usize = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Milliseconds.
+    /// Time in milliseconds.
     Ms,
-    /// Bytes.
+    /// Size in bytes.
     Bytes,
-    /// A number.
+    /// A number of things, such as page faults.
     Count,
 }
 
 /// A figure of a task.
 #[derive(Debug)]
 pub struct Metric {
-    /// Name.
+    /// Name in JSON, such as `run_time`.
     pub key: &'static str,
     /// Name for people.
     pub title: &'static str,
-    /// Unit.
+    /// Unit of its values and of [`Self::least`].
     pub unit: Unit,
     /// Change of the total below which it is of no interest.
     pub least: f64,
@@ -63,7 +63,7 @@ const fn metric(
     }
 }
 
-/// All figures.
+/// The figures that are compared for each pair of stages, in the order of the answer.
 pub const METRICS: [Metric; 14] = [
     metric("task_time", "task time", Unit::Ms, (&["duration_ms"], 1.0)),
     metric(
@@ -131,11 +131,11 @@ const FAULTS: usize = METRICS.len() - 1;
 /// A stage with all its attempts.
 #[derive(Debug, Default)]
 pub struct Stage {
-    /// Stage ID.
+    /// Spark's id of the stage, which all its attempts have.
     pub id: i32,
-    /// Name.
+    /// Name of the stage, as the log has it.
     pub name: String,
-    /// Call site.
+    /// Call site, by which the stages of two runs are matched.
     site: String,
     /// Indices of its successful tasks, ascending.
     pub indices: Vec<i64>,

@@ -85,11 +85,11 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// "Input Metrics".
+    /// "Input Metrics" of a task: what it read from files and other sources.
     Input { bytes = "Bytes Read", records = "Records Read" }
 }
 numbers! {
-    /// "Output Metrics".
+    /// "Output Metrics" of a task: what it wrote to files and other sinks.
     Output { bytes = "Bytes Written", records = "Records Written" }
 }
 numbers! {
@@ -129,7 +129,7 @@ numbers! {
     #[serde(rename = "Push Based Shuffle")] push: Push,
 }
 numbers! {
-    /// "Task Metrics".
+    /// "Task Metrics" at the end of a task.
     TaskMetrics {
         deserialize = "Executor Deserialize Time",
         deserialize_cpu = "Executor Deserialize CPU Time",

@@ -1,4 +1,5 @@
-//! What is asked of a bucket, with bounds: listings page by page, objects in pieces, writes under conditions.
+//! Requests to a bucket: it lists objects page by page, reads them in ranges and writes the pointer conditionally. The number
+//! of pages, the bytes of an object and the time of a request are bounded.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -23,15 +24,15 @@ use super::connect::{Remote, connect, line};
 
 /// The object that names an application's tables.
 pub const POINTER: &str = "tables.json";
-/// Bytes of it at most. It has the application's own document, which has 4 MiB at most.
+/// Bytes of the pointer at most: it contains the application's own document, which has 4 MiB at most.
 const POINTER_BYTES: u64 = 6 << 20;
-/// Bytes of an object that are asked for at a time, and of a piece of an upload.
+/// Bytes of a range that is read, and of a piece of an upload.
 pub(super) const CHUNK: u64 = 8 << 20;
-/// Time of one request, with what the client tries again.
+/// Time limit of one request with all its retries.
 const REQUEST: Duration = Duration::from_secs(45);
 /// Pages of a listing of one application at most; a page has 1,000 objects.
 pub(super) const PAGES: usize = 400;
-/// Bytes of an object's name in a folder at most: those of workers have their host's name.
+/// Bytes of an object's name at most, below the folder: names of workers' files contain the host.
 const LONGEST: usize = 320;
 /// Pages of the list of applications at most.
 const FOLDER_PAGES: usize = 100;
@@ -42,10 +43,10 @@ pub enum Trouble {
     /// The object is not there.
     #[error("{0} is not in the store")]
     Absent(String),
-    /// The object is another than the one that was expected.
+    /// Another process has replaced or written the object.
     #[error("{0} has changed meanwhile: another process wrote it")]
     Changed(String),
-    /// The store cannot be read or written now, or its answer is not accepted.
+    /// The store does not answer, refuses the request, or gives an answer beyond the bounds.
     #[error("{0}")]
     Failed(String),
 }
@@ -67,9 +68,9 @@ impl Trouble {
 pub struct Object {
     /// Its name below the folder that was listed.
     pub name: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its ETag.
+    /// ETag, where the store has one: it changes whenever the object is written.
     pub tag: Option<String>,
     /// When it was written, in milliseconds since 1970.
     pub modified_ms: i64,
@@ -83,11 +84,11 @@ pub struct Pointer {
     /// Number of the last part that the tables have; parts after it were written later.
     #[serde(default)]
     pub last_part: u64,
-    /// The application's own document, as text: as values a hostile one would take many times its bytes.
+    /// The application's own document. It stays text, because a hostile document takes many times its bytes when it is parsed.
     pub application: Box<RawValue>,
 }
 
-/// A pointer, and the version that a writer may replace.
+/// A pointer, and its version for a conditional write.
 pub(super) type Pointed = (Pointer, UpdateVersion);
 
 /// A bucket with its prefix.
@@ -98,7 +99,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket of an address. Nothing is asked of it yet.
+    /// Makes the client of the bucket that an address names, without a request to it.
     ///
     /// # Errors
     /// When the environment has a wrong setting.
@@ -142,10 +143,10 @@ impl Bucket {
         }
     }
 
-    /// Objects below a folder, but for those whose names are longer than any that a reader asks for.
+    /// Lists the objects below a folder. It skips names that are longer than any that a reader asks for.
     ///
     /// # Errors
-    /// When the store gives no answer, or a listing without end.
+    /// When the store gives no answer, or the listing has too many pages.
     pub async fn list(&self, folder: &str) -> Result<Vec<Object>, Trouble> {
         let prefix = format!("{}{folder}/", self.prefix);
         let (mut objects, mut page_token) = (Vec::new(), None);
@@ -244,7 +245,7 @@ impl Bucket {
         Ok(true)
     }
 
-    /// A piece of an object, which must be the one with this ETag.
+    /// Reads a range of an object, which must have this ETag.
     async fn piece(
         &self,
         name: &str,
@@ -280,10 +281,10 @@ impl Bucket {
         Ok(piece)
     }
 
-    /// Copies an object of a listing into a file.
+    /// Downloads a listed object into a file.
     ///
     /// # Errors
-    /// When the object is gone or another, the store gives no answer, or the file cannot be written.
+    /// When the object was removed or replaced since the listing, the store gives no answer, or the file cannot be written.
     pub async fn fetch(&self, name: &str, object: &Object, to: &Path) -> Result<(), Trouble> {
         let local = |error: std::io::Error| Trouble::Failed(format!("{}: {error}", to.display()));
         let mut file = File::create_new(to).map_err(local)?;
@@ -340,7 +341,7 @@ impl Bucket {
         Ok(Some((pointer, version)))
     }
 
-    /// Writes the pointer where there is none, or in place of the one with this version.
+    /// Writes the pointer conditionally: only over the version `instead_of`, or without one only if there is no pointer yet.
     pub(super) async fn point(
         &self,
         application: &str,
@@ -357,7 +358,7 @@ impl Bucket {
         self.asked(&name, put).await.map(drop)
     }
 
-    /// Writes a file as an object that no other process writes.
+    /// Uploads a file as an object whose name no other process uses.
     pub(super) async fn put(&self, name: &str, from: &Path) -> Result<u64, Trouble> {
         let local = |error: std::io::Error| Trouble::Failed(format!("{}: {error}", from.display()));
         let key = self.key(name)?;
@@ -391,7 +392,7 @@ impl Bucket {
         self.asked(name, upload.complete()).await.map(|_| size)
     }
 
-    /// Removes an object. One that is gone is no error.
+    /// Deletes an object. It is no error if the object is not there.
     pub(super) async fn remove(&self, name: &str) -> Result<(), Trouble> {
         let key = self.key(name)?;
         match self.asked(name, self.store.delete(&key)).await {
@@ -401,5 +402,5 @@ impl Bucket {
     }
 }
 
-/// Digits of a generation's name.
+/// Hexadecimal digits of a generation.
 pub(super) const GENERATION: usize = 16;

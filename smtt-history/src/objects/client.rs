@@ -1,4 +1,4 @@
-//! A store of a command line, in whichever place it is.
+//! The store that a command names: a folder of this machine or a bucket, with the same operations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::import::{self, Admission, Imported};
 use crate::live::{self, Compacted};
 use crate::log::Bounds;
 
-/// Folders of a bucket that are asked at a time.
+/// Folders of a bucket that are examined at a time.
 const QUESTIONS: usize = 16;
 
-/// A store.
+/// Where applications are kept: a folder of this machine or a bucket.
 pub enum Store {
     /// A folder of this machine.
     Folder(PathBuf),
-    /// A bucket, and what asks it.
+    /// A bucket, and the copies of its applications.
     Bucket {
-        /// Waits for answers.
+        /// Runs the requests to the bucket.
         runtime: Runtime,
-        /// The applications that were asked for.
+        /// Copies of the applications that the command reads.
         mirror: Arc<Mirror>,
     },
 }
 
 impl Store {
-    /// Opens a store; copies from a bucket have so many bytes at most. Nothing is asked of it yet.
+    /// Opens a store without a request to it. Copies from a bucket have at most `copies` bytes.
     ///
     /// # Errors
     /// When the environment has a wrong setting, or no temporary folder can be made.
@@ -57,7 +57,7 @@ impl Store {
         })
     }
 
-    /// A folder that has an application, named `ID` or `ID/ATTEMPT`, and what the workers know of it.
+    /// A local store that has an application, named `ID` or `ID/ATTEMPT`, and the workers' files about it.
     ///
     /// # Errors
     /// When the bucket gives no answer, or the copies have no room.
@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// The folder that has what was asked for.
+    /// The local folder that has the application: the store itself, or the copies from the bucket.
     #[must_use]
     pub fn folder(&self) -> &Path {
         match self {

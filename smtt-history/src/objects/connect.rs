@@ -17,16 +17,16 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, Error, ObjectStore, RetryConfig};
 use url::Url;
 
-/// Bytes of an answer of the store at most: a page of a listing, or [`super::bucket::CHUNK`] of an object.
+/// Bytes of a response at most: a page of a listing, or [`super::bucket::CHUNK`] of an object.
 const ANSWER: usize = 24 << 20;
-/// Times that a request is tried again, and how long at most.
+/// Retries of a request, and their time limit.
 const RETRIES: (usize, Duration) = (5, Duration::from_secs(20));
-/// Pauses between tries: the first, and the longest.
+/// First and longest pause between retries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Characters of a store's message that are shown.
 const SHOWN: usize = 300;
 
-/// Parts of the addresses of services that give credentials to a machine.
+/// Substrings of the addresses of services from which a machine gets credentials.
 const SERVICES: [&str; 4] = [
     "169.254.169.254",
     "metadata.google.internal",
@@ -34,12 +34,12 @@ const SERVICES: [&str; 4] = [
     "/latest/meta-data",
 ];
 
-/// What this program needs of a store.
+/// The operations of a store that this program uses.
 pub(super) trait Remote: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Remote for T {}
 
-/// Ends the answers of a store that are too long.
+/// Aborts responses that are longer than the limit.
 #[derive(Debug)]
 struct Bounded<T>(T);
 
@@ -107,7 +107,7 @@ pub(super) fn connect(url: &Url) -> Result<(Arc<dyn Remote>, Path), Error> {
     Ok((store, path))
 }
 
-/// What went wrong, in one line without addresses, queries and bodies: these may have credentials.
+/// An error in one line, without addresses, queries and bodies: these may contain credentials.
 pub(super) fn line(error: &Error) -> String {
     let text = error.to_string();
     let code = text

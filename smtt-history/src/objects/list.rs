@@ -1,4 +1,5 @@
-//! The list of a bucket's applications: names page by page, and of each its own document, which the pointer has.
+//! The list of a bucket's applications. A listing gives the names page by page; the pointer of each application contains its
+//! own document.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,22 +20,22 @@ use crate::live::{self, FILE_BYTES};
 use crate::open::summary_up_to;
 use crate::serve::applications::{LISTED, TEXTS, is_of};
 
-/// How long a list is good.
+/// Age up to which a list is used.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long an application's document is good: of one that has ended, and of one that runs.
+/// Age up to which a document is used: of an application that has ended, and of one that is running.
 const DOCUMENT: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(5));
 /// How long a request waits for a list.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// Time of a list at most.
+/// Time limit of making a list.
 const TIME: Duration = Duration::from_secs(600);
-/// Documents that are asked for at a time.
+/// Documents that are requested at a time.
 const QUESTIONS: usize = 32;
 /// Bytes of documents in memory at most.
 const BYTES: u64 = 128 << 20;
 /// KiB of tables that are copied at a time for their documents.
 const TABLES_KIB: u32 = 512 << 10;
 
-/// An application's document, and until when it is good.
+/// An application's document, and until when it is used.
 type Document = (Arc<str>, Instant);
 /// Documents of all applications, the greatest name first.
 type Texts = Arc<Vec<Arc<str>>>;
@@ -126,7 +127,7 @@ fn has_ended(text: &str) -> bool {
 }
 
 impl Applications {
-    /// The list of a bucket, of which nothing is known yet.
+    /// An empty list of a bucket's applications. The first question fills it.
     #[must_use]
     pub fn new(bucket: Arc<Bucket>) -> Self {
         Self {
@@ -158,7 +159,7 @@ impl Applications {
         }
     }
 
-    /// Begins a list, where none runs and the last one is old.
+    /// Begins a new listing, unless one is running or the last one is recent.
     fn begin(self: &Arc<Self>) -> Ended {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((begun, ended)) = &*last

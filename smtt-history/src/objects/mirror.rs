@@ -1,8 +1,8 @@
-//! Copies of applications in a folder of this machine: of each the files that its objects are now, bounded in bytes.
+//! Copies applications from a bucket into a folder of this machine, within a bound of bytes.
 //!
-//! The folder has the form of a store, so everything reads it as one. A listing at most every [`FRESH`] finds new objects;
-//! an object that has not changed is copied once. Where the store gives no answer, a copy that is there is still good: what
-//! has ended does not change.
+//! The folder has the layout of a store, so the same code reads both. A listing, at most one every [`FRESH`], finds new
+//! objects; an object that has not changed is copied once. Where the bucket gives no answer, readers get the copy that is
+//! there: an application that has ended does not change.
 
 mod files;
 mod plan;
@@ -27,28 +27,28 @@ use crate::workers::uncopied;
 use plan::{Plan, missing_tables, plan_of_parts, plan_of_tables, plan_of_workers, size};
 pub(super) use plan::{finished, parts_up_to, table};
 
-/// How long a listing is good; how long a failed one is not tried again.
+/// Age up to which a listing is used, and time after a failed one before the next.
 const FRESH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 /// How long a request waits for a copy: where an older one is there, and where there is none.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
 /// A copy that was asked for so recently does not make room for others: an answer may be reading it.
 const IN_USE: Duration = Duration::from_secs(60);
-/// Time of a copy at most.
+/// Time limit of a copy.
 const TIME: Duration = Duration::from_secs(3600);
 /// Applications that are copied at a time, and objects of each.
 const COPIES: (usize, usize) = (4, 8);
-/// Folders that are listed and copied at a time. They go on when those who asked have gone.
+/// Folders that are listed and copied at a time. They are finished also when no request waits for them any more.
 const RUNNING: usize = 1_000;
-/// Listings of an application whose objects change while they are copied.
+/// Retries where the objects of an application change while they are copied.
 const TRIES: u32 = 5;
 /// Names whose last listing is remembered.
 const NAMES: u64 = 100_000;
 /// Applications at most whose workers' part is missing.
 const MARKED: usize = 10_000;
-/// Prefix of the folder of a server, which has the copies.
+/// Prefix of the temporary folder in which a process keeps its copies.
 const FOLDER: &str = "smtt-objects-";
 
-/// A copy.
+/// What is known of one copied folder.
 #[derive(Debug)]
 struct Copy {
     plan: Arc<Plan>,
@@ -67,14 +67,14 @@ struct State {
     coming: HashMap<String, u64>,
 }
 
-/// Room of a folder that is being copied. It is given back also where the copy is given up in the middle.
+/// Disk space that is reserved for a copy while it is made. It is released also where the copy is given up in the middle.
 #[derive(Debug)]
-struct Room<'a> {
+struct CopyReservation<'a> {
     state: &'a Mutex<State>,
     folder: &'a str,
 }
 
-impl Drop for Room<'_> {
+impl Drop for CopyReservation<'_> {
     fn drop(&mut self) {
         held(self.state).coming.remove(self.folder);
     }
@@ -109,7 +109,7 @@ impl Drop for Running {
     }
 }
 
-/// What the pointer says of the files of a plan.
+/// The pointer's ETag and missing tables, for the files of a plan.
 #[derive(Debug, Default)]
 struct Pointed {
     /// Its ETag, where the files are its tables.
@@ -118,7 +118,7 @@ struct Pointed {
     missing: Vec<String>,
 }
 
-/// Copies of applications.
+/// The copies of one bucket's applications, in a temporary folder.
 pub struct Mirror {
     bucket: Arc<Bucket>,
     root: TempDir,
@@ -142,8 +142,8 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the folders of servers that were killed: no process holds their locks. A younger one may be between its
-/// creation and its lock.
+/// Removes the folders of killed processes: no process holds their locks. A folder younger than `age` stays, because its
+/// process may not have locked it yet.
 fn sweep(above: &Path, age: Duration) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -175,7 +175,7 @@ impl std::fmt::Debug for Mirror {
 }
 
 impl Mirror {
-    /// A folder without copies, for at most so many bytes.
+    /// Makes an empty folder for copies of at most `most` bytes.
     ///
     /// # Errors
     /// When the temporary folder cannot be written.
@@ -224,7 +224,7 @@ impl Mirror {
         self.root.path()
     }
 
-    /// The bucket.
+    /// The bucket whose applications are copied.
     #[must_use]
     pub const fn bucket(&self) -> &Arc<Bucket> {
         &self.bucket
@@ -236,8 +236,8 @@ impl Mirror {
         self.most
     }
 
-    /// Brings an application and what the workers know of it. Where the latter cannot be copied, the application is there
-    /// without it, and its readers find a mark ([`uncopied`]).
+    /// Brings the copies of an application and of the workers' files about it up to date. Where only the latter fail, the
+    /// application is copied without them, and a mark tells its readers ([`uncopied`]).
     ///
     /// # Errors
     /// When the store gives no answer for the application itself and there is no copy.
@@ -272,7 +272,7 @@ impl Mirror {
         self.mark(application, trouble)
     }
 
-    /// Says beside the copies whether the workers' part of an application is missing.
+    /// Makes or removes the mark that an application is copied without its workers' files.
     fn mark(&self, application: &str, trouble: Option<Trouble>) -> Result<(), Trouble> {
         let mut marked = held(&self.marked);
         if trouble.is_some() == marked.contains(application) {
@@ -299,12 +299,12 @@ impl Mirror {
         copy.map(|copy| copy.missing.clone()).unwrap_or_default()
     }
 
-    /// The next question lists the application again.
+    /// Forgets the last listing of an application, so that the next request lists it again.
     pub fn forget(&self, name: &str) {
         self.listed.invalidate(name);
     }
 
-    /// Brings a folder of the store.
+    /// Brings the copy of one folder up to date, and waits for it with a time limit.
     ///
     /// # Errors
     /// When the store gives no answer and there is no copy.
@@ -345,7 +345,7 @@ impl Mirror {
         application.is_some_and(|it| held(&self.marked).contains(it))
     }
 
-    /// Begins a listing, where none of that name runs.
+    /// Begins a listing, or joins the one of that folder that runs.
     fn begin(self: &Arc<Self>, folder: &str) -> Ended {
         let (mirror, name) = (Arc::clone(self), folder.to_owned());
         self.begin_with(folder, async move { mirror.update(&name).await })
@@ -403,7 +403,8 @@ impl Mirror {
         }
     }
 
-    /// `is_last` says that what is missing stays so: no other process is replacing the tables.
+    /// One try of [`Self::update`]. `is_last` says that no other process is replacing the tables: those that are missing
+    /// stay missing.
     async fn update_once(&self, folder: &str, is_last: bool) -> Result<(), Trouble> {
         let objects = self.bucket.list(folder).await?;
         if folder.starts_with(workers::FOLDER) {
@@ -456,7 +457,7 @@ impl Mirror {
         self.copy(folder, plan, Pointed::default()).await
     }
 
-    /// Makes the copy of a folder the one that was planned.
+    /// Makes the copy of a folder equal to the plan.
     async fn copy(&self, folder: &str, plan: Plan, pointed: Pointed) -> Result<(), Trouble> {
         let target = self.root.path().join(folder);
         let local =
@@ -469,9 +470,9 @@ impl Mirror {
             if known.is_some() {
                 let mut state = held(&self.state);
                 state.copies.remove(folder);
-                let aside = self.aside(&target);
+                let trash = self.move_to_trash(&target);
                 drop(state);
-                drop(aside.map_err(local)?);
+                drop(trash.map_err(local)?);
             }
             return Ok(());
         }
@@ -487,7 +488,7 @@ impl Mirror {
         }
         let _turn = self.copying.acquire().await;
         let bytes = plan.values().map(size).fold(0, u64::saturating_add);
-        let _room = self.make_room(folder, bytes)?;
+        let _reservation = self.reserve(folder, bytes)?;
         self.copy_files(folder, &target, &plan, known.as_deref())
             .await?;
         let copy = Copy {
@@ -501,9 +502,9 @@ impl Mirror {
         Ok(())
     }
 
-    /// Removes what was asked for longest ago until there is room, and takes it. What is being copied stays: its older
-    /// state may become a part of the newer one.
-    fn make_room<'a>(&'a self, folder: &'a str, bytes: u64) -> Result<Room<'a>, Trouble> {
+    /// Reserves disk space for a copy, and removes the copies that were asked for longest ago until there is enough. A copy
+    /// that is being renewed stays: its files may become those of the new one.
+    fn reserve<'a>(&'a self, folder: &'a str, bytes: u64) -> Result<CopyReservation<'a>, Trouble> {
         let mut gone = Vec::new();
         let mut state = held(&self.state);
         loop {
@@ -531,8 +532,8 @@ impl Mirror {
             state.copies.remove(&name);
             self.listed.invalidate(&name);
             // Under the lock: after it a newer copy may have the name.
-            match self.aside(&self.root.path().join(&name)) {
-                Ok(aside) => gone.push(aside),
+            match self.move_to_trash(&self.root.path().join(&name)) {
+                Ok(trash) => gone.push(trash),
                 Err(error) => tracing::warn!(name, %error, "cannot remove a copy"),
             }
         }
@@ -540,20 +541,20 @@ impl Mirror {
         drop(state);
         // The files go without the lock: they may be many.
         drop(gone);
-        Ok(Room {
+        Ok(CopyReservation {
             state: &self.state,
             folder,
         })
     }
 
-    /// Moves a folder that readers may have open to where it is removed.
-    fn aside(&self, folder: &Path) -> std::io::Result<TempDir> {
-        let aside = tempfile::Builder::new()
+    /// Moves a folder that readers may have open into a temporary one, which removes it when it is dropped.
+    fn move_to_trash(&self, folder: &Path) -> std::io::Result<TempDir> {
+        let trash = tempfile::Builder::new()
             .prefix(".gone-")
             .tempdir_in(self.root.path())?;
-        match fs::rename(folder, aside.path().join("copy")) {
+        match fs::rename(folder, trash.path().join("copy")) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(aside),
+            _ => Ok(trash),
         }
     }
 }

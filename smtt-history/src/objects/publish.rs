@@ -1,7 +1,9 @@
-//! Writes tables into a bucket, so that readers see the old ones or the new ones: first the tables, under names that no
-//! other writer has, then the pointer, under the condition that it is still the one that was read. Of two writers one wins.
-//! Then goes what the tables replace. A writer that is killed leaves tables that no pointer names; a later one removes
-//! them after a day.
+//! Publishes tables in a bucket, so that a reader sees either the old ones or the new ones.
+//!
+//! A writer uploads the tables under names that no other writer has. Then it replaces the pointer by a conditional write,
+//! which fails if the pointer has changed since the writer read it: of two writers one wins. At last it deletes the tables
+//! and parts that the new tables replace. A writer that is killed leaves tables that no pointer names. Later writers delete
+//! such tables when they are a day old.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::{Path, PathBuf};
@@ -21,18 +23,18 @@ use crate::live::{self, Compacted};
 use crate::log::Bounds;
 use crate::open::summary;
 
-/// Tables that no pointer names go when they are as old as this. An import takes an hour at most.
+/// Age at which a table that no pointer names is deleted. An import takes an hour at most, so its writer is gone.
 const ORPHAN: Duration = Duration::from_secs(24 * 3600);
 /// Tables in the order in which they are written.
 const TABLES: [&str; 3] = [TASKS.name, TASK_SQL.name, META.name];
 
-/// What a bucket has of an application.
-pub(super) struct Found {
+/// The objects of an application in a bucket, and what its pointer says.
+pub(super) struct ApplicationObjects {
     objects: Vec<Object>,
     pointed: Option<Pointed>,
 }
 
-impl Found {
+impl ApplicationObjects {
     pub(super) async fn of(bucket: &Bucket, name: &str) -> Result<Self, Trouble> {
         let objects = bucket.list(name).await?;
         let pointed = bucket.pointer(name).await?;
@@ -45,7 +47,7 @@ impl Found {
         self.objects.iter().any(|object| object.name == name)
     }
 
-    /// Whether readers see an application.
+    /// Whether a reader of the bucket finds the application: its tables or parts.
     fn is_there(&self) -> bool {
         self.pointed.is_some() || self.is_plain() || !finished(&self.objects).is_empty()
     }
@@ -54,8 +56,8 @@ impl Found {
         finished(&self.objects).last().copied().unwrap_or_default()
     }
 
-    /// Parts that the tables have, which a writer that was killed left. Where one of the tables is missing, the parts are
-    /// all that is left of the application.
+    /// Parts that the tables cover and that a killed writer did not delete. Empty where one of the tables is missing: then
+    /// the parts are the only copy of the application.
     fn left_over(&self) -> Vec<&Object> {
         let pointed = self.pointed.as_ref().filter(|_| self.has_tables());
         let last = pointed.map_or(0, |(pointer, _)| pointer.last_part);
@@ -83,7 +85,7 @@ fn generation_of(name: &str) -> Option<&str> {
     is_one.then_some(generation)
 }
 
-/// A name that no other writer takes.
+/// A random name, so that two writers do not write the same objects.
 fn new_generation() -> String {
     let mut hasher = RandomState::new().build_hasher();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -92,12 +94,12 @@ fn new_generation() -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// Puts the tables of a folder in the place of what was found. The tables have the parts up to `last_part`.
+/// Publishes the tables of a folder in place of the objects that were found. The tables cover the parts up to `last_part`.
 async fn put(
     bucket: &Bucket,
     name: &str,
     folder: &Path,
-    found: Found,
+    found: ApplicationObjects,
     last_part: u64,
 ) -> Result<(), Trouble> {
     let failed = |what: String| Trouble::Failed(format!("{}: {what}", folder.display()));
@@ -147,7 +149,8 @@ async fn put(
     Ok(())
 }
 
-/// Removes objects that no reader asks for any more. What stays is named, and does no harm.
+/// Deletes objects that no reader asks for any more, and returns how many. It stops after some failures and logs the first:
+/// objects that stay do no harm.
 async fn clean(bucket: &Bucket, name: &str, objects: impl Iterator<Item = &Object>) -> u64 {
     let (mut gone, mut stay, mut why) = (0, 0_u64, None);
     for object in objects {
@@ -184,7 +187,7 @@ pub fn import(
     let is_there = {
         let (handle, bucket) = (handle.clone(), Arc::clone(bucket));
         move |name: &str| {
-            let found = handle.block_on(Found::of(&bucket, name))?;
+            let found = handle.block_on(ApplicationObjects::of(&bucket, name))?;
             let is_there = found.is_there();
             seen.send(found)
                 .map_err(|_| anyhow!("the import has ended"))?;
@@ -225,7 +228,7 @@ pub(super) fn compact_after(
         bail!("{name:?} is no application's folder");
     }
     let shown = bucket.shown(name);
-    let found = handle.block_on(Found::of(bucket, name))?;
+    let found = handle.block_on(ApplicationObjects::of(bucket, name))?;
     let left_over = found.left_over();
     if !left_over.is_empty() {
         // A compaction before this one was killed after its tables were there.
@@ -250,7 +253,7 @@ pub(super) fn compact_after(
     handle.block_on(mirror.update(name))?;
     let mut done = live::compact(mirror.folder(), name, is_dead)?;
     then();
-    let now = handle.block_on(Found::of(bucket, name))?;
+    let now = handle.block_on(ApplicationObjects::of(bucket, name))?;
     let last_part = found.last_part();
     let is_same = now.pointed.is_none()
         && parts_up_to(&now.objects, u64::MAX).eq(parts_up_to(&found.objects, u64::MAX));
@@ -264,17 +267,17 @@ pub(super) fn compact_after(
     Ok(done)
 }
 
-/// Whether `compact` has work: the driver wrote its last part, or parts stay that the tables have.
+/// Whether [`compact`] has work: the driver wrote its last part, or a killed writer left parts that the tables cover.
 pub(super) async fn is_over(bucket: &Bucket, name: &str) -> Result<bool, Trouble> {
     let objects = bucket.list(name).await?;
     if objects.iter().any(|object| object.name == POINTER) {
-        let found = Found {
+        let found = ApplicationObjects {
             pointed: bucket.pointer(name).await?,
             objects,
         };
         return Ok(!found.left_over().is_empty());
     }
-    let found = Found {
+    let found = ApplicationObjects {
         objects,
         pointed: None,
     };
@@ -292,7 +295,7 @@ pub(super) async fn is_over(bucket: &Bucket, name: &str) -> Result<bool, Trouble
 mod tests {
     use super::*;
 
-    fn found(names: &[&str]) -> Found {
+    fn found(names: &[&str]) -> ApplicationObjects {
         let object = |name: &&str| Object {
             name: (*name).to_owned(),
             size: 1,
@@ -308,7 +311,7 @@ mod tests {
             e_tag: None,
             version: None,
         };
-        Found {
+        ApplicationObjects {
             objects: names.iter().map(object).collect(),
             pointed: Some((pointer, version)),
         }

@@ -4,11 +4,11 @@ use maud::{Markup, html};
 
 use super::application::framed;
 use super::shown::cut;
-use super::{Asked, Page};
+use super::{Asked, Document};
 use crate::advise::{Advice, Finding, advise, text::seconds};
 use crate::serve::Refusal;
 
-pub(super) fn page(asked: &Asked<'_>) -> Page {
+pub(super) fn page(asked: &Asked<'_>) -> Document {
     let advice = advise(asked.app).map_err(Refusal::failed)?;
     let body = html! {
         p {

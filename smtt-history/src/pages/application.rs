@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::place::SECTIONS;
 use super::shown::{Cell, facts};
-use super::{Asked, Page, document};
+use super::{Asked, Document, document};
 use crate::open::App;
 use crate::out::Kind;
 use crate::serve::routes::application;
@@ -43,8 +43,8 @@ pub(super) fn framed(asked: &Asked<'_>, current: &str, title: &str, body: &Marku
     document(place, &format!("{title} · {name}"), &page)
 }
 
-/// The overview.
-pub(super) fn page(asked: &Asked<'_>) -> Page {
+/// The overview of an application.
+pub(super) fn page(asked: &Asked<'_>) -> Document {
     let json = application(asked.app)?;
     let attempt = &json["attempts"][0];
     let positive = |name: &str, of: fn(i64) -> Cell| {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::place::{Place, quoted};
 use super::shown::Cell;
 use super::table::{Choice, Column, Request, documents, form};
-use super::{Page, document};
+use super::{Document, document};
 use crate::serve::applications::{Listing, TEXTS, listed};
 use crate::serve::routes::Parameters;
 
@@ -36,8 +36,8 @@ fn shown(application: Value) -> Value {
     })
 }
 
-/// The page.
-pub(super) fn page(listing: &Listing, place: &Place, parameters: &Parameters) -> Page {
+/// The list of applications, sorted and filtered as the address says.
+pub(super) fn page(listing: &Listing, place: &Place, parameters: &Parameters) -> Document {
     let request = Request::new(parameters)?;
     let all = listed(listing, &Parameters(Vec::new()), TEXTS, shown)?;
     let id = |json: &Value| json["id"].as_str().unwrap_or_default().to_owned();

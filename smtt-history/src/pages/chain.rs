@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Asked;
 use super::shown::{Cell, bytes, cut};
+use crate::event::shortened;
 use crate::out::Kind;
 
 /// RDDs of the picture: those that were made last. The table has all.
@@ -24,7 +25,6 @@ const LINE: usize = 25;
 const BOX: (i64, i64) = (228, 66);
 const GAP: (i64, i64) = (24, 34);
 
-/// An RDD.
 #[derive(Debug, Default)]
 struct Rdd {
     name: String,
@@ -218,14 +218,6 @@ pub(super) fn section(asked: &Asked<'_>, id: &str, attempt: &str) -> Markup {
     }
 }
 
-fn short(text: &str) -> String {
-    let mut line: String = text.chars().take(LINE).collect();
-    if text.chars().nth(LINE).is_some() {
-        line.push('…');
-    }
-    line
-}
-
 fn picture(chain: &Chain, skip: usize) -> Markup {
     let first = chain.rdds.keys().nth(skip).copied().unwrap_or_default();
     let (places, (width, height)) = places_from(chain, first);
@@ -303,7 +295,7 @@ fn one(id: i64, rdd: &Rdd, x: i64, y: i64) -> Markup {
             // Cuts off what is wider than the box.
             svg x=(x) y=(y) width=(BOX.0 - 4) height=(BOX.1) {
                 @for (at, (class, text)) in (0_i64..).zip(&lines) {
-                    text class=(class) x="8" y=(18 + at * 19) { (short(text)) }
+                    text class=(class) x="8" y=(18 + at * 19) { (shortened(text, LINE, "…")) }
                 }
             }
         }

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::application::framed;
 use super::place::quoted;
 use super::shown::{Cell, cut, duration};
-use super::{Asked, Page};
+use super::{Asked, Document};
 use crate::serve::Refusal;
 use crate::timeline::detail::Window;
 use crate::timeline::memory::Memory;
@@ -97,7 +97,7 @@ fn bytes(value: Option<u64>) -> Cell {
 }
 
 /// The page with the table.
-pub(super) fn page(asked: &Asked<'_>) -> Page {
+pub(super) fn page(asked: &Asked<'_>) -> Document {
     let model = asked.server.timeline(asked.app)?;
     let memory = asked.server.memory(asked.app, &model, asked.parameters)?;
     let window = window(&model, asked.parameters)?;

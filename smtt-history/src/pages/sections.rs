@@ -7,7 +7,7 @@ use super::application::framed;
 use super::place::quoted;
 use super::shown::{Cell, cut, facts};
 use super::table::{Choice, Column, Head, Request, documents, form, rows};
-use super::{Asked, Page};
+use super::{Asked, Document};
 use crate::out::Kind;
 use crate::serve::Refusal;
 use crate::serve::routes::parsed;
@@ -56,7 +56,7 @@ fn section(
     (kind, statuses): (Kind, &[&str]),
     columns: &[Column<'_>],
     keep: impl Fn(&Value) -> bool,
-) -> Page {
+) -> Document {
     let request = Request::new(asked.parameters)?;
     let mut all = parsed(asked.app, kind)?;
     // The newest is first, as in Spark's pages.
@@ -80,7 +80,7 @@ fn section(
     Ok(framed(asked, path, title, &body))
 }
 
-pub(super) fn jobs(asked: &Asked<'_>) -> Page {
+pub(super) fn jobs(asked: &Asked<'_>) -> Document {
     let place = asked.place;
     let columns: [Column<'_>; 12] = [
         number("jobId", "Job", |id| Cell::Id(id, None)),
@@ -126,7 +126,7 @@ pub(super) fn jobs(asked: &Asked<'_>) -> Page {
     )
 }
 
-pub(super) fn stages(asked: &Asked<'_>) -> Page {
+pub(super) fn stages(asked: &Asked<'_>) -> Document {
     let place = asked.place;
     // Stages of the job that the address names.
     let job = asked.parameters.one("job").filter(|job| !job.is_empty());
@@ -186,7 +186,7 @@ pub(super) fn stages(asked: &Asked<'_>) -> Page {
     )
 }
 
-pub(super) fn executors(asked: &Asked<'_>) -> Page {
+pub(super) fn executors(asked: &Asked<'_>) -> Document {
     let place = asked.place;
     let columns: [Column<'_>; 17] = [
         (
@@ -234,7 +234,7 @@ pub(super) fn executors(asked: &Asked<'_>) -> Page {
     )
 }
 
-pub(super) fn rdds(asked: &Asked<'_>) -> Page {
+pub(super) fn rdds(asked: &Asked<'_>) -> Document {
     let columns: [Column<'_>; 7] = [
         number("id", "RDD", |id| Cell::Id(id, None)),
         field("name", "Name", Cell::text),
@@ -254,7 +254,7 @@ pub(super) fn rdds(asked: &Asked<'_>) -> Page {
     )
 }
 
-pub(super) fn queries(asked: &Asked<'_>) -> Page {
+pub(super) fn queries(asked: &Asked<'_>) -> Document {
     let place = asked.place;
     let columns: [Column<'_>; 8] = [
         number("id", "Query", |id| Cell::Id(id, None)),
@@ -296,7 +296,7 @@ fn count_of<'a>(key: &'static str, title: &'static str) -> Column<'a> {
 }
 
 /// One SQL query with its plan as text.
-pub(super) fn query(asked: &Asked<'_>, id: &str) -> Page {
+pub(super) fn query(asked: &Asked<'_>, id: &str) -> Document {
     let text = asked.app.one(Kind::Sql, id);
     let text = text.ok_or_else(|| Refusal::not_found(format!("unknown query: {id}")))?;
     let json: Value = serde_json::from_str(text).map_err(Refusal::failed)?;
@@ -331,7 +331,7 @@ pub(super) fn query(asked: &Asked<'_>, id: &str) -> Page {
 }
 
 /// Properties by group.
-pub(super) fn environment(asked: &Asked<'_>) -> Page {
+pub(super) fn environment(asked: &Asked<'_>) -> Document {
     const GROUPS: [(&str, &str); 5] = [
         ("sparkProperties", "Spark"),
         ("hadoopProperties", "Hadoop"),

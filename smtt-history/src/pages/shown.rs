@@ -4,18 +4,15 @@ use maud::{Markup, html};
 use serde_json::Value;
 use smtt_model::units;
 
+use crate::event::shortened;
 use crate::json::milliseconds;
 
 /// Characters of a text on a page, where it is not the page's subject.
 const TEXT: usize = 300;
 
-/// A text that may be long, cut.
+/// The first 300 characters of a text.
 pub fn cut(text: &str) -> String {
-    let mut short: String = text.chars().take(TEXT).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
+    shortened(text, TEXT, "…")
 }
 
 /// Milliseconds since 1970 as a date.
@@ -38,7 +35,7 @@ pub fn duration(ms: i64) -> String {
 /// A value in a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Not known.
+    /// A value that is not known.
     Absent,
     /// A text from the log.
     Text(String),
@@ -46,13 +43,11 @@ pub enum Cell {
     Link(String, String),
     /// A number that is a name.
     Id(i64, Option<String>),
-    /// A count.
     Count(i64),
-    /// Bytes.
     Bytes(i64),
-    /// Milliseconds.
+    /// A duration in milliseconds.
     Duration(i64),
-    /// Nanoseconds.
+    /// A duration in nanoseconds.
     Nanoseconds(i64),
     /// Milliseconds since 1970.
     Time(i64),

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::application::framed;
 use super::shown::{Cell, duration, facts};
-use super::{Asked, Page};
+use super::{Asked, Document};
 use crate::out::Kind;
 use crate::serve::Refusal;
 use crate::serve::routes::Parameters;
@@ -43,7 +43,7 @@ const ROWS: [Row; 12] = [
     ),
 ];
 
-pub(super) fn page(asked: &Asked<'_>, id: &str, attempt: &str) -> Page {
+pub(super) fn page(asked: &Asked<'_>, id: &str, attempt: &str) -> Document {
     let unknown = || Refusal::not_found(format!("unknown stage: {id}, attempt {attempt}"));
     let text = asked.app.one(Kind::Stage, &format!("{id}.{attempt}"));
     let json: Value = serde_json::from_str(text.ok_or_else(unknown)?).map_err(Refusal::failed)?;

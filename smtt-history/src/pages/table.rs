@@ -21,9 +21,9 @@ pub type Head = (&'static str, &'static str);
 pub struct Request {
     /// Column and whether the largest is first; `None` for the table's own order.
     pub sort: Option<(String, bool)>,
-    /// First row.
+    /// Rows that are skipped.
     pub offset: usize,
-    /// Rows.
+    /// Rows that are shown at most.
     pub length: usize,
     /// Text that a row must have.
     pub search: String,
@@ -94,7 +94,7 @@ pub fn order(left: &Cell, right: &Cell, largest_first: bool) -> Ordering {
 pub struct Choice<'a> {
     /// Name of the parameter.
     pub name: &'static str,
-    /// Title.
+    /// Label of the field.
     pub title: &'static str,
     /// Values to choose from; empty for a field to write in.
     pub values: &'a [&'a str],

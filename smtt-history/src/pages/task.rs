@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::application::framed;
 use super::place::Place;
 use super::shown::{Cell, cut, facts};
-use super::{Asked, Page};
+use super::{Asked, Document};
 use crate::timeline::serve::describe;
 
 /// Groups of metrics nest twice in the REST API.
@@ -24,7 +24,7 @@ fn metrics(value: &Value, prefix: &str, out: &mut Vec<(String, i64)>) {
     }
 }
 
-pub(super) fn page(asked: &Asked<'_>, id: &str) -> Page {
+pub(super) fn page(asked: &Asked<'_>, id: &str) -> Document {
     let model = asked.server.timeline(asked.app)?;
     let json = describe(asked.app, &model, id)?;
     let task = &json["task"];

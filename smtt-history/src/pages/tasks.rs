@@ -10,7 +10,7 @@ use super::application::framed;
 use super::place::quoted;
 use super::shown::Cell;
 use super::table::{Choice, Head, Request, form, rows};
-use super::{Asked, Page};
+use super::{Asked, Document};
 use crate::serve::Refusal;
 use crate::timeline::model::{LOCALITIES, Model, OUTCOMES, Task};
 use crate::timeline::parts::{ALL, PARTS};
@@ -223,7 +223,7 @@ fn kind(task: &Task) -> Cell {
     }
 }
 
-pub(super) fn page(asked: &Asked<'_>) -> Page {
+pub(super) fn page(asked: &Asked<'_>) -> Document {
     let request = Request::new(asked.parameters)?;
     let filter = Filter::new(asked)?;
     let model = asked.server.timeline(asked.app)?;

@@ -4,7 +4,7 @@ use maud::html;
 
 use super::application::framed;
 use super::shown::{Cell, duration};
-use super::{Asked, Page};
+use super::{Asked, Document};
 use crate::serve::Refusal;
 use crate::timeline::detail::Window;
 use crate::timeline::model::{Model, OUTCOMES};
@@ -35,7 +35,7 @@ fn of_stage(model: &Model, name: &str) -> Option<(i64, i64)> {
     Some((from, to))
 }
 
-pub(super) fn page(asked: &Asked<'_>) -> Page {
+pub(super) fn page(asked: &Asked<'_>) -> Document {
     let model = asked.server.timeline(asked.app)?;
     let mut window = window(&model, asked.parameters)?;
     if let Some(stage) = asked.parameters.one("stage") {

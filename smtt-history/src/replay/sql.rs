@@ -9,7 +9,7 @@ use super::plan::Graph;
 use super::scala;
 use super::tasks::End;
 use super::units::Values;
-use super::{ENTRY, Held, LIVE, SQL_HELD, VISITS};
+use super::{ENTRY, LIVE, LiveBytes, SQL_HELD, VISITS};
 use crate::event::sql::{
     AdaptiveMetrics, AdaptiveUpdate, DriverUpdates, ExecutionEnd, ExecutionStart,
 };
@@ -32,7 +32,7 @@ pub(super) struct Sql {
     /// Executions by job.
     jobs: HashMap<i32, i64>,
     stages: HashMap<i32, StageMetrics>,
-    pub held: Held,
+    pub held: LiveBytes,
     /// Values and stages that were visited, and how many may be.
     pub visits: u64,
     pub most_visits: u64,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use smtt_store::history::columns::METRICS;
 
 use super::tasks::{LONGEST_VALUE, user_accumulators};
-use super::{ENTRY, Held, LIVE, Replay};
+use super::{ENTRY, LIVE, LiveBytes, Replay};
 use crate::event::metrics::at;
 use crate::event::{LONGEST_TEXT, Peaks, StageCompleted, StageInfo, StageSubmitted};
 use crate::json::{date, date_or_none, object, present};
@@ -166,7 +166,11 @@ impl Stage {
     }
 
     /// What an executor did for the stage; `None` where there is no room for another executor.
-    pub(super) fn on_executor(&mut self, id: &str, held: &mut Held) -> Option<&mut OnExecutor> {
+    pub(super) fn on_executor(
+        &mut self,
+        id: &str,
+        held: &mut LiveBytes,
+    ) -> Option<&mut OnExecutor> {
         if !self.executors.contains_key(id) {
             let bytes = ENTRY + id.len();
             if !held.take(bytes) {

@@ -9,7 +9,7 @@ use smtt_store::history::columns::{FIRST_METRIC, FIRST_PEAK, METRICS, TASKS};
 
 use super::errors::message;
 use super::stages::{OnExecutor, Status};
-use super::{Held, LIVE_TASKS, Replay, Trouble};
+use super::{LIVE_TASKS, LiveBytes, Replay, Trouble};
 use crate::event::metrics::at;
 use crate::event::{Accumulable, LONGEST_TEXT, Peaks, TaskEnd, TaskInfo, TaskStart, cut};
 use crate::json::present;
@@ -61,7 +61,12 @@ pub(crate) struct End<'a> {
 }
 
 /// Takes room for an index or a reason, which a set or a map has when `insert` says that it is new.
-fn grow(held: &mut Held, grown: &mut usize, bytes: usize, insert: impl FnOnce() -> bool) -> bool {
+fn grow(
+    held: &mut LiveBytes,
+    grown: &mut usize,
+    bytes: usize,
+    insert: impl FnOnce() -> bool,
+) -> bool {
     if !held.take(bytes) {
         return false;
     }
@@ -75,7 +80,7 @@ fn grow(held: &mut Held, grown: &mut usize, bytes: usize, insert: impl FnOnce() 
 
 /// Counts a reason; `false` where there is no room for another one.
 fn count_reason(
-    held: &mut Held,
+    held: &mut LiveBytes,
     grown: &mut usize,
     reasons: &mut BTreeMap<String, u64>,
     reason: &str,
@@ -440,11 +445,7 @@ fn shown(raw: &RawValue) -> Option<String> {
     }
     let mut text = serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned());
     if text.len() > LONGEST_VALUE {
-        let mut end = LONGEST_VALUE;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
+        text.truncate(text.floor_char_boundary(LONGEST_VALUE));
         text.push_str("...");
     }
     Some(text)

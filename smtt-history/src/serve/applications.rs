@@ -27,7 +27,7 @@ pub(crate) const TEXTS: (usize, usize) = (256 << 10, 32 << 20);
 pub(crate) enum Listing {
     /// In the folders of a store.
     Folder(PathBuf),
-    /// Here.
+    /// In memory: the documents that a bucket had when it was last listed.
     Texts(Arc<Vec<Arc<str>>>),
 }
 

@@ -14,7 +14,8 @@ use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::body::Frame;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use smtt_web::holding;
+use tokio::sync::Semaphore;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
 /// Answers that are compressed at a time: each takes up to about 1.5 MB. Further ones are sent as they are.
@@ -109,12 +110,12 @@ pub(super) async fn compress(turns: Compressors, request: Request, next: Next) -
     let coding = HeaderValue::from_static(coding.name());
     headers.insert(header::CONTENT_ENCODING, coding);
     answer.map(|body| {
-        Body::new(Compressed {
+        let compressed = Body::new(Compressed {
             body,
             piece: Bytes::new(),
             encoder: Some(encoder),
-            _turn: turn,
-        })
+        });
+        holding(compressed, turn)
     })
 }
 
@@ -166,7 +167,6 @@ struct Compressed {
     piece: Bytes,
     /// `None` when the last bytes are given.
     encoder: Option<Encoder>,
-    _turn: OwnedSemaphorePermit,
 }
 
 impl HttpBody for Compressed {

@@ -44,7 +44,7 @@ pub enum ListenError {
 /// An address, and what protects it.
 #[derive(Clone, Debug)]
 pub struct Listen {
-    /// The address.
+    /// Address and port to bind.
     pub address: SocketAddr,
     /// Users, tokens, TLS and headers.
     pub(super) guard: Guard,

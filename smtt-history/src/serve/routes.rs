@@ -53,7 +53,7 @@ const SPARK: &str = "4.0.5";
 /// JSON text, or a refusal.
 pub(crate) type Answer = Result<String, Refusal>;
 
-/// All routes.
+/// Routes of the REST API, of the time line and of the pages.
 pub fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/api/v1/version", get(version))
@@ -323,8 +323,8 @@ pub(super) fn filtered<'a>(
     Ok(joined(kept.into_iter()))
 }
 
-/// An answer that is being made, and the permit that it ends with.
-pub(super) type Made = JoinHandle<(Answer, OwnedSemaphorePermit)>;
+/// An answer that a thread is making. The thread has the permit of the request, and returns it with the answer.
+pub(crate) type Pending<T> = JoinHandle<(Result<T, Refusal>, OwnedSemaphorePermit)>;
 
 /// Makes an answer from an application, on a thread that may read files.
 pub(crate) async fn work(
@@ -341,24 +341,35 @@ pub(crate) async fn work(
 }
 
 /// Waits for an answer, and keeps its permit until the text has room among those that wait for their readers.
-pub(crate) async fn finish(server: &Server, made: Result<Made, Refusal>) -> Response {
+pub(crate) async fn finish(server: &Server, made: Result<Pending<String>, Refusal>) -> Response {
+    let (answer, _turn) = finished(made).await;
+    respond(match answer {
+        Ok(text) => CountedText::bytes(text, &server.bodies).await,
+        Err(refusal) => Err(refusal),
+    })
+}
+
+/// Waits for an answer. The caller drops the permit when the text is counted.
+pub(crate) async fn finished<T>(
+    made: Result<Pending<T>, Refusal>,
+) -> (Result<T, Refusal>, Option<OwnedSemaphorePermit>) {
     let made = match made {
         Ok(made) => made.await.map_err(Refusal::failed),
         Err(refusal) => Err(refusal),
     };
-    respond(match made {
-        Ok((Ok(text), _turn)) => Held::bytes(text, &server.bodies).await,
-        Ok((Err(refusal), _)) | Err(refusal) => Err(refusal),
-    })
+    match made {
+        Ok((answer, turn)) => (answer, Some(turn)),
+        Err(refusal) => (Err(refusal), None),
+    }
 }
 
-/// Text of an answer, counted until the last byte is written.
-pub(crate) struct Held {
+/// Text of an answer. It counts towards the bytes of all answers until the last byte is written.
+pub(crate) struct CountedText {
     text: String,
     _room: OwnedSemaphorePermit,
 }
 
-impl Held {
+impl CountedText {
     pub(crate) async fn bytes(text: String, bodies: &Arc<Semaphore>) -> Result<Bytes, Refusal> {
         let kib = u32::try_from(text.len() >> 10).unwrap_or(u32::MAX);
         let room = Arc::clone(bodies).acquire_many_owned(kib.clamp(1, BODY_KIB));
@@ -367,7 +378,7 @@ impl Held {
     }
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for CountedText {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }

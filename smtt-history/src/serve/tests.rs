@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::routes::{Held, attempts, work};
+use super::routes::{CountedText, attempts, work};
 use super::{ANSWERS, BODY_KIB, IMPORTS, Listen, Server, Settings, applications, run};
 use crate::import::{Admission, import};
 use crate::live::tests::parts_of;
@@ -236,7 +236,9 @@ async fn an_answer_is_counted_until_its_work_ends_and_its_text_is_written() {
     }
     assert_eq!(server.answers.available_permits(), ANSWERS);
     let text = "x".repeat(1 << 20);
-    let bytes = Held::bytes(text, &server.bodies).await.expect("has room");
+    let bytes = CountedText::bytes(text, &server.bodies)
+        .await
+        .expect("has room");
     let body = axum::body::Body::from(bytes);
     let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("reads");
     let all = BODY_KIB as usize;

@@ -31,7 +31,7 @@ pub struct Window {
     pub from: i64,
     /// Milliseconds since the model's start.
     pub to: i64,
-    /// First lane.
+    /// Number of the first lane, from 0.
     pub lane: usize,
     /// Number of lanes.
     pub lanes: usize,
@@ -44,11 +44,11 @@ pub struct Window {
 pub struct Tasks {
     /// Lanes, counted from the answer's first.
     pub lane: Vec<u32>,
-    /// Task IDs.
+    /// Spark's ids of the task attempts.
     pub id: Vec<i64>,
     /// Milliseconds since the model's start.
     pub start: Vec<i64>,
-    /// Milliseconds.
+    /// Durations in milliseconds.
     pub ms: Vec<u32>,
     /// Indexes in the answer's stages.
     pub stage: Vec<u32>,
@@ -86,12 +86,12 @@ pub struct Cells {
     pub marks: Vec<u8>,
 }
 
-/// A lane.
+/// A core of an executor, as far as the times of its tasks show it.
 #[derive(Debug, Serialize)]
 pub struct Lane<'a> {
-    /// Executor ID.
+    /// Spark's id of the executor.
     pub executor: &'a str,
-    /// Host.
+    /// Host of the executor, as the log has it.
     pub host: &'a str,
     /// Number of the core within the executor.
     pub core: u32,
@@ -100,11 +100,11 @@ pub struct Lane<'a> {
 /// A stage of the answer.
 #[derive(Debug, Serialize)]
 pub struct Stage<'a> {
-    /// Stage ID.
+    /// Spark's id of the stage.
     pub id: i32,
-    /// Stage Attempt ID.
+    /// Number of the stage's attempt, from 0.
     pub attempt: i32,
-    /// Name.
+    /// Name of the stage, shortened.
     pub name: &'a str,
     /// Position among all stages: the colour.
     pub colour: u32,
@@ -113,21 +113,21 @@ pub struct Stage<'a> {
 /// A job that lies in the window.
 #[derive(Debug, Serialize)]
 pub struct Job<'a> {
-    /// Job ID.
+    /// Spark's id of the job.
     pub id: i64,
     /// Milliseconds since the model's start.
     pub start: i64,
     /// Milliseconds since the model's start.
     pub end: i64,
-    /// Status.
+    /// `SUCCEEDED`, `FAILED`, `RUNNING` or what the document says.
     pub status: &'a str,
     /// Description or name.
     pub name: &'a str,
-    /// Row.
+    /// Row of the picture in which it is drawn, from 0.
     pub row: usize,
 }
 
-/// The answer.
+/// What a script draws for one window of the time line.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Detail<'a> {
@@ -135,9 +135,9 @@ pub struct Detail<'a> {
     pub start: i64,
     /// End of the application's last task or job, in milliseconds since the start.
     pub end: i64,
-    /// The window.
+    /// Begin of the window, in milliseconds since the start.
     pub from: i64,
-    /// The window.
+    /// End of the window, in milliseconds since the start.
     pub to: i64,
     /// Milliseconds of a cell.
     pub cell_ms: f64,
@@ -159,11 +159,11 @@ pub struct Detail<'a> {
     pub localities: [&'static str; LOCALITIES.len()],
     /// Names of parts.
     pub parts: [&'static str; PARTS + 1],
-    /// Long tasks.
+    /// Tasks that are long enough to be drawn one by one.
     pub tasks: Tasks,
-    /// Short tasks.
+    /// Sums of the tasks that are too short for that.
     pub cells: Cells,
-    /// Jobs.
+    /// Jobs that lie in the window and are drawn.
     pub jobs: Vec<Job<'a>>,
     /// Jobs in the window that are not shown: too short, or more at a time than there are rows.
     pub jobs_left_out: usize,

@@ -60,7 +60,7 @@ pub const LIMITS: [(&str, &str); 6] = [
 /// What one daemon wrote about one executor.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Executor ID.
+    /// Spark's id of the executor.
     pub executor: String,
     /// Process id on the worker.
     pub pid: u32,
@@ -79,7 +79,7 @@ pub struct History {
 /// A time in which an executor was not measured, between two in which it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Executor ID.
+    /// Spark's id of the executor.
     pub executor: String,
     /// Milliseconds since the time line's start.
     pub from: i64,

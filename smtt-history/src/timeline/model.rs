@@ -9,6 +9,7 @@ use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
 use super::parts::{PARTS, Times, divide};
+use crate::event::shortened;
 use crate::json::milliseconds;
 use crate::open::App;
 use crate::out::Kind;
@@ -39,7 +40,7 @@ pub const LOCALITIES: [&str; 6] = [
 /// A task attempt.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Task ID.
+    /// Spark's id of the task attempt.
     pub id: i64,
     /// Milliseconds since the model's start.
     pub launch: i64,
@@ -76,7 +77,7 @@ impl Task {
 pub struct Stage {
     /// Stage and attempt.
     pub key: (i32, i32),
-    /// Name, cut.
+    /// Name of the stage, shortened.
     pub name: String,
     /// Duration of the successful tasks in the middle, in milliseconds.
     pub median: Option<u32>,
@@ -85,9 +86,9 @@ pub struct Stage {
 /// An executor that has tasks.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    /// Executor ID.
+    /// Id that Spark gave the executor, such as `1`.
     pub id: String,
-    /// Host.
+    /// Host of the executor, as the log has it.
     pub host: String,
     /// Its lanes: as many as it had tasks at a time.
     pub lanes: Range<u32>,
@@ -102,10 +103,10 @@ pub struct Lane {
     pub tasks: Range<u32>,
 }
 
-/// A job.
+/// A job with the row in which it is drawn.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Job ID.
+    /// Spark's id of the job.
     pub id: i64,
     /// Milliseconds since the model's start.
     pub start: i64,
@@ -132,7 +133,7 @@ pub struct Model {
     pub lanes: Vec<Lane>,
     /// Executors, numbers in their order.
     pub executors: Vec<Executor>,
-    /// Stage attempts.
+    /// Stage attempts that have tasks.
     pub stages: Vec<Stage>,
     /// Jobs by start.
     pub jobs: Vec<Job>,
@@ -183,14 +184,10 @@ impl Model {
     }
 }
 
-/// A name for pages and answers.
+/// The first 160 characters of a name, for pages and answers.
 #[must_use]
 pub fn cut(name: &str) -> String {
-    let mut short: String = name.chars().take(NAME).collect();
-    if short.len() < name.len() {
-        short.push('…');
-    }
-    short
+    shortened(name, NAME, "…")
 }
 
 fn field<'a>(json: &'a Value, name: &str) -> &'a str {

@@ -16,7 +16,7 @@ use crate::open::App;
 use crate::serve::routes::{Answer, Parameters, Raw, work};
 use crate::serve::{Refusal, Server};
 
-/// The routes.
+/// Routes of the time line's data.
 pub(crate) fn routes() -> Router<Arc<Server>> {
     Router::new()
         .route("/smtt/v1/applications/{id}/timeline", get(timeline))

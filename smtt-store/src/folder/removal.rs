@@ -9,7 +9,8 @@ use std::io;
 use std::path::Path;
 
 use super::{
-    Folder, Found, LEVELS, Seen, Usage, User, below, folder_space, user_above, user_of, visit_user,
+    FinishedSegment, Folder, LEVELS, TraceEntry, Usage, User, below, folder_space, user_above,
+    user_of, visit_user,
 };
 
 /// Oldest segments of a share that are known by name; the share is read again after so many removals.
@@ -31,16 +32,16 @@ pub struct Shrunk {
 /// The oldest finished segments of some shares with their disk space, the oldest first; the share that was read last is
 /// the first one.
 #[derive(Debug, Default)]
-pub(super) struct Oldest(VecDeque<(User, VecDeque<(Found, u64)>)>);
+pub(super) struct Oldest(VecDeque<(User, VecDeque<(FinishedSegment, u64)>)>);
 
 impl Oldest {
     /// Takes the oldest segment that is known of a share.
-    fn next(&mut self, share: User) -> Option<(Found, u64)> {
+    fn next(&mut self, share: User) -> Option<(FinishedSegment, u64)> {
         let known = self.0.iter_mut().find(|(known, _)| *known == share);
         known?.1.pop_front()
     }
 
-    fn set(&mut self, share: User, oldest: VecDeque<(Found, u64)>) {
+    fn set(&mut self, share: User, oldest: VecDeque<(FinishedSegment, u64)>) {
         self.0.retain(|(known, _)| *known != share);
         self.0.truncate(SHARES - 1);
         self.0.push_front((share, oldest));
@@ -54,8 +55,8 @@ impl Oldest {
     }
 }
 
-fn name_bytes(found: &Found) -> usize {
-    size_of::<(Found, u64)>() + found.name.capacity() + found.path.capacity()
+fn name_bytes(found: &FinishedSegment) -> usize {
+    size_of::<(FinishedSegment, u64)>() + found.name.capacity() + found.path.capacity()
 }
 
 impl Folder {
@@ -158,7 +159,7 @@ impl Folder {
     /// Reads the folders of a share's users: what they take, and the oldest segments.
     fn read(&mut self, share: User, share_of: &impl Fn(u32) -> u32) -> io::Result<()> {
         // The newest of the oldest is on top.
-        let mut oldest: BinaryHeap<(Found, u64)> = BinaryHeap::new();
+        let mut oldest: BinaryHeap<(FinishedSegment, u64)> = BinaryHeap::new();
         let mut bytes = 0;
         self.users.retain(|user, _| user.map(share_of) != share);
         for folder in below(&self.path, "uid=")? {
@@ -169,7 +170,7 @@ impl Folder {
             let usage = self.users.entry(user).or_default();
             usage.add(folder_space(&folder), 0);
             visit_user(&folder, &mut |seen| match seen {
-                Seen::Finished(found, space) => {
+                TraceEntry::Finished(found, space) => {
                     usage.add(space, 1);
                     bytes += name_bytes(&found);
                     oldest.push((found, space));
@@ -177,8 +178,8 @@ impl Folder {
                         bytes -= oldest.pop().map_or(0, |(found, _)| name_bytes(&found));
                     }
                 }
-                Seen::Folder(space, _) => usage.add(space, 0),
-                Seen::Unfinished(_) => {}
+                TraceEntry::Folder(space, _) => usage.add(space, 0),
+                TraceEntry::Unfinished(_) => {}
             })?;
         }
         self.oldest.set(share, oldest.into_sorted_vec().into());

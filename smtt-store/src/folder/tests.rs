@@ -109,7 +109,7 @@ fn a_flood_of_one_user_removes_its_own_segments() -> io::Result<()> {
     );
     assert_eq!((count(&folder, Some(1000)), count(&folder, None)), (20, 1));
     let names = |uid: User| -> io::Result<Vec<String>> {
-        let all = look(scratch.path())?.0.into_iter();
+        let all = list_segments(scratch.path())?.0.into_iter();
         Ok(all
             .filter(|found| user_above(&found.path, LEVELS) == uid)
             .map(|found| found.name)
@@ -182,7 +182,7 @@ fn more_segments_than_are_known_by_name_are_removed_in_their_order() -> io::Resu
     let (mut folder, _) = Folder::take(scratch.path(), None)?;
     assert_eq!(folder.usage().files, count);
     assert_eq!(shrink(&mut folder, u64::MAX, 3)?, count - 3);
-    let left: Vec<String> = look(scratch.path())?
+    let left: Vec<String> = list_segments(scratch.path())?
         .0
         .into_iter()
         .map(|f| f.name)
@@ -206,7 +206,7 @@ fn a_folder_has_one_owner_and_leftovers_of_a_crash_go() -> io::Result<()> {
     drop(folder);
     let (_, removed) = Folder::take(&path, None)?;
     assert_eq!(removed, 1);
-    let (finished, unfinished) = look(&path)?;
+    let (finished, unfinished) = list_segments(&path)?;
     assert_eq!((finished.len(), unfinished.len()), (1, 0));
     Ok(())
 }
@@ -272,7 +272,7 @@ fn names_of_segments_take_bounded_memory_however_many_users_there_are() -> io::R
     for (user, usage) in &folder.users {
         assert_eq!(usage.files, each - 15, "{user:?}");
     }
-    let oldest = look(scratch.path())?
+    let oldest = list_segments(scratch.path())?
         .0
         .into_iter()
         .map(|found| found.name)

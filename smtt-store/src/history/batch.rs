@@ -1,4 +1,4 @@
-//! Rows that wait for their row group, column by column.
+//! Buffers the rows of the next row group, column by column.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ enum Values {
         values: Vec<i64>,
         there: Vec<bool>,
     },
-    /// Every row has an index into the texts that differ.
+    /// Texts by dictionary: each row has an index into the distinct ones.
     Texts {
         rows: Vec<u32>,
         texts: Vec<Box<str>>,
@@ -42,7 +42,7 @@ enum Values {
     },
 }
 
-/// Index of a text, and the bytes that it takes where it is new.
+/// Index of a text among the distinct ones, which it joins where it is new, and the bytes that this takes.
 fn place(
     texts: &mut Vec<Box<str>>,
     index: &mut HashMap<Box<str>, u32>,
@@ -67,7 +67,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// No rows yet.
+    /// An empty buffer for the rows of a table.
     #[must_use]
     pub fn new(table: &'static Table) -> Self {
         let columns = table.columns.iter().map(|column| match column.kind {
@@ -107,13 +107,13 @@ impl Batch {
         self.rows == 0
     }
 
-    /// Bytes of the different texts so far.
+    /// Bytes of the distinct texts so far.
     #[must_use]
     pub const fn text_bytes(&self) -> usize {
         self.text_bytes
     }
 
-    /// Adds a row. A missing or unsuitable cell is an absent value; in a column without absent values it is 0 or "".
+    /// Adds a row. A cell that is missing or of another type becomes an absent value, and in a required column 0 or "".
     pub fn push(&mut self, row: &[Cell<'_>]) {
         for (at, column) in self.columns.iter_mut().enumerate() {
             let cell = row.get(at).copied().unwrap_or(Cell::None);
@@ -148,7 +148,8 @@ impl Batch {
         self.rows += 1;
     }
 
-    /// Replaces a value. An unsuitable cell is an absent value; a column without absent values stays as it is.
+    /// Replaces a value of an optional column. A cell of another type becomes an absent value. In a required column it does
+    /// nothing.
     pub fn set(&mut self, row: usize, column: usize, cell: Cell<'_>) {
         if row >= self.rows || !self.table.columns[column].optional {
             return;

@@ -1,8 +1,8 @@
-//! Columns of `tasks` that follow from others: a row group in which each value is the sum of values of other columns has
-//! none of its own.
+//! Leaves out columns of `tasks` that are sums of others. Where that holds for all rows of a row group, the column is empty
+//! there.
 //!
-//! The file's own metadata names these columns with their row groups, so that a value that the log does not have stays
-//! absent. [`super::read::Reader`] gives the values as if they were in the file.
+//! The file's own metadata lists these columns with their row groups. So a value that was left out differs from one that the
+//! log does not have. [`super::read::Reader`] computes the values as if they were in the file.
 
 use super::batch::Batch;
 
@@ -40,7 +40,7 @@ pub(super) fn sum(values: impl Iterator<Item = Option<i64>>) -> Option<i64> {
         .reduce(|sum, value| sum.wrapping_add(value))
 }
 
-/// Indices of the columns whose values follow from others in all rows.
+/// Indices of the columns whose values are sums of others in all rows.
 pub(super) fn of_batch(batch: &Batch) -> Vec<usize> {
     let columns = batch.table().columns;
     let index = |name: &&str| columns.iter().position(|column| column.name == *name);

@@ -1,5 +1,5 @@
-//! Parts of a history that a driver writes while its application runs: `<table>-<number>.parquet`. The part's `meta` is
-//! renamed last, so a part without it is not finished.
+//! Parts of a history: files `<table>-<number>.parquet` that a driver writes while its application runs. The driver renames
+//! the part's `meta` last, so a part without it is not finished.
 
 use std::collections::BinaryHeap;
 use std::fs;
@@ -16,7 +16,7 @@ pub const STARTED: &str = "started_event";
 pub const ENDED: &str = "ended_event";
 /// Kind of a document that is an event of Spark; its id is the event's number.
 pub const EVENT: &str = "event";
-/// Kind of the document that says what the part has.
+/// Kind of the document that describes its part.
 pub const PART: &str = "part";
 
 /// Path of a table's part.

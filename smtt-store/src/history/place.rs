@@ -1,4 +1,5 @@
-//! Where an application's tables are: `<store>/<application id>[_<attempt>]/<table>.parquet`.
+//! Paths of an application's tables, `<store>/<application id>[_<attempt>]/<table>.parquet`, and the renames that publish
+//! them.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,9 +12,9 @@ use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 
 /// Longest application id or attempt, in bytes.
 const LONGEST: usize = 160;
-/// How the name of a folder begins that is being replaced in two steps. After it are the folder's name, `-`, and
-/// [`DIGITS`] digits.
-const ASIDE: &str = ".replaced-";
+/// Prefix of the temporary name of a folder that is being replaced in two steps. The folder's name, `-`, and [`DIGITS`]
+/// digits follow.
+const REPLACED: &str = ".replaced-";
 /// Hexadecimal digits at the end of such a name.
 const DIGITS: usize = 8;
 
@@ -55,7 +56,7 @@ pub fn table(folder: &Path, table: &str) -> PathBuf {
     folder.join(format!("{table}.parquet"))
 }
 
-/// The store's lock: one process at a time moves folders aside or removes them.
+/// The store's lock: one process at a time renames or removes folders.
 ///
 /// # Errors
 /// When the lock's file cannot be made, or the file system has no locks.
@@ -76,8 +77,8 @@ pub fn lock(store: &Path) -> io::Result<File> {
 /// already, it is replaced in one step (a reader sees the old tables or the new ones), or with `replaces` false it stays and
 /// the error is [`io::ErrorKind::AlreadyExists`].
 ///
-/// What was replaced is removed. Where that fails, the new tables are in their place all the same, and the answer says what
-/// stays.
+/// The replaced folder is removed. Where that fails, the new tables are published all the same, and the result names the
+/// folder that stays.
 ///
 /// # Errors
 /// When the name is taken, or no way to rename works. The error names both paths.
@@ -161,7 +162,7 @@ fn publish_with(
     Ok(stays)
 }
 
-/// Renames a folder to a name that nothing has. A plain rename would replace an empty folder.
+/// Renames a folder only if the new name is free. A plain rename would replace an empty folder.
 fn keep(
     finished: &Path,
     target: &Path,
@@ -192,61 +193,63 @@ fn cannot_exchange(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// A name for a folder while it is replaced in two steps. It says what the folder is.
-fn aside(target: &Path) -> PathBuf {
+/// The temporary name of a folder that is being replaced in two steps. It contains the folder's name, so that
+/// [`put_back`] can restore it.
+fn replaced_name(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     // Other users may have names in the store: nobody can guess this one.
     let random = RandomState::new().hash_one(0) as u32;
-    target.with_file_name(format!("{ASIDE}{name}-{random:0DIGITS$x}"))
+    target.with_file_name(format!("{REPLACED}{name}-{random:0DIGITS$x}"))
 }
 
-/// The name of the folder that was renamed to such a name.
-fn of_aside(name: &str) -> Option<&str> {
-    let (name, digits) = name.strip_prefix(ASIDE)?.rsplit_once('-')?;
+/// The name that a folder had before it was renamed as [`replaced_name`] says.
+fn name_of_replaced(name: &str) -> Option<&str> {
+    let (name, digits) = name.strip_prefix(REPLACED)?.rsplit_once('-')?;
     let is_random = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_random && has_safe_bytes(name)).then_some(name)
 }
 
-/// Ends what was killed while it replaced a folder in two steps: the old folder gets its name again, or where the new one
-/// has it, is removed. The store's lock is held.
+/// Repairs replacements in two steps whose process was killed: the old folder gets its name back, or is removed if the new
+/// one has the name. The caller holds the store's lock. Returns what could not be repaired.
 pub fn put_back(store: &Path, _lock: &File) -> Vec<io::Error> {
     let mut errors = Vec::new();
     for entry in fs::read_dir(store).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some(name) = name.to_str().and_then(of_aside) else {
+        let Some(name) = name.to_str().and_then(name_of_replaced) else {
             continue;
         };
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        let (aside, target) = (entry.path(), store.join(name));
-        let put = match keep(&aside, &target, keep_other) {
-            Err(error) if is_taken(&error) => fs::remove_dir_all(&aside),
+        let (replaced, target) = (entry.path(), store.join(name));
+        let put = match keep(&replaced, &target, keep_other) {
+            Err(error) if is_taken(&error) => fs::remove_dir_all(&replaced),
             put => put,
         };
         if let Err(error) = put
             && error.kind() != io::ErrorKind::NotFound
         {
-            errors.push(named(error.kind(), &aside, &target, &error));
+            errors.push(named(error.kind(), &replaced, &target, &error));
         }
     }
     errors
 }
 
-/// Replaces in two steps; the store's lock is held. A reader between them finds no tables. Answers where the old folder is.
+/// Replaces a folder in two renames, between which a reader finds no tables. The caller holds the store's lock. Returns the
+/// path of the old folder.
 fn replace(finished: &Path, target: &Path) -> io::Result<Option<PathBuf>> {
-    let aside = aside(target);
-    match fs::rename(target, &aside) {
+    let replaced = replaced_name(target);
+    match fs::rename(target, &replaced) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
     if let Err(error) = fs::rename(finished, target) {
         // Where this fails too, the first error is the one to report.
-        let _ = fs::rename(&aside, target);
+        let _ = fs::rename(&replaced, target);
         return Err(error);
     }
-    Ok(Some(aside))
+    Ok(Some(replaced))
 }
 
 fn named(kind: io::ErrorKind, finished: &Path, target: &Path, error: &io::Error) -> io::Error {
@@ -292,11 +295,11 @@ mod tests {
         let target = store.path().join("app-1_2");
         folder_with(&target, "old");
         // Killed between the renames.
-        fs::rename(&target, aside(&target)).expect("renames");
+        fs::rename(&target, replaced_name(&target)).expect("renames");
         put_back();
         assert_eq!(fs::read(target.join("file")).expect("reads"), b"old");
         // Killed after them.
-        let old = aside(&target);
+        let old = replaced_name(&target);
         folder_with(&old, "older");
         put_back();
         assert!(!old.exists());

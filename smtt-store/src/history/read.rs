@@ -1,4 +1,4 @@
-//! Reads columns of a table: the rows that are asked for, and no others.
+//! Reads columns of a table, and of each only the rows that are asked for.
 
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl Reader {
         Self::open_up_to(path, table, u64::MAX)
     }
 
-    /// Opens a table of so many bytes at most.
+    /// Opens a table of at most `most` bytes.
     ///
     /// # Errors
     /// As [`Reader::open`], and when the file is larger.
@@ -102,7 +102,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// What the file's own metadata says under a key.
+    /// The value of a key in the file's own metadata.
     #[must_use]
     pub fn said(&self, key: &str) -> Option<String> {
         let metadata = self.file.metadata().file_metadata();
@@ -290,7 +290,8 @@ fn wrong_type(column: &str) -> ParquetError {
     ParquetError::General(format!("column {column} has an unexpected type"))
 }
 
-/// Reads the rows of ranges. Where `of` gives no value it has enough, and the rest is not read.
+/// Reads the rows of ranges. `of` returns `None` for a value beyond the caller's bound: that is an error, and the rest is not
+/// read.
 fn read<T: DataType, V>(
     mut reader: ColumnReaderImpl<T>,
     ranges: &[Range<u64>],

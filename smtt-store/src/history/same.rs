@@ -1,4 +1,4 @@
-//! SQL metrics that repeat a figure of their task: `task_sql` names the column of `tasks` in place of the value.
+//! Stores SQL metrics that repeat a figure of their task without their value: `task_sql` names the column of `tasks`.
 //!
 //! Spark counts bytes, records and times of a shuffle twice, as a metric of the task and as one of the query's plan. Half of
 //! the bytes of `task_sql` were such copies. A metric of a stage is a copy if all its values in a row group are those of one
@@ -12,7 +12,7 @@ use super::columns::{FIRST_METRIC, METRICS, SQL_SAME_AS, SQL_VALUE, TASK_SQL, TA
 /// Stage, its attempt and the accumulator.
 type Metric = [i64; 3];
 
-/// What all values of a metric have in common so far.
+/// The columns of `tasks` that all values of a metric so far are equal to.
 #[derive(Clone, Copy)]
 struct Common {
     first: i64,
@@ -23,7 +23,7 @@ struct Common {
 
 const _: () = assert!(METRICS <= u64::BITS as usize, "each column needs a bit");
 
-/// Rows of `task_sql` that wait for their row group, with what each metric has in common with the columns of `tasks`.
+/// Buffers rows of `task_sql` for their row group, and finds the metrics that repeat a column of `tasks`.
 pub struct Rows {
     batch: Batch,
     common: HashMap<Metric, Common>,

@@ -1,7 +1,8 @@
-//! What the workers' daemons know of applications, in folders that only the daemons write to:
-//! `<store>/source=workers/<application id>/uid=<uid>/<table>-<run>-<part>.<host>.parquet`.
+//! Files that the workers' daemons write about applications:
+//! `<store>/source=workers/<application id>/uid=<uid>/<table>-<run>-<part>.<host>.parquet`. Only the daemons may write to
+//! these folders.
 //!
-//! The user in the path is the one that the kernel says, so no user can write in the name of another. No application id
+//! The user in the path is the one that the kernel reports, so no user can write in the name of another. No application id
 //! has a `=` in it, so no application can have this folder, and an import that replaces an application's folder leaves it
 //! alone. A daemon follows no link below the store and accepts no folder of another owner. It counts and removes only
 //! files with its own host's name.
@@ -227,8 +228,8 @@ pub struct Bounds {
     pub files: u64,
 }
 
-/// A file that is on the disk: when it was written, in milliseconds since 1970, and its bytes.
-type Held = (u64, u64);
+/// When a file was written, in milliseconds since 1970, and its size in bytes.
+type DatedSize = (u64, u64);
 
 /// The files of one daemon.
 #[derive(Debug)]
@@ -239,7 +240,7 @@ pub struct Workers {
     gid: Option<u32>,
     bounds: Bounds,
     /// By user, then by application and name.
-    files: BTreeMap<u32, BTreeMap<(String, String), Held>>,
+    files: BTreeMap<u32, BTreeMap<(String, String), DatedSize>>,
     removed: u64,
 }
 
@@ -491,14 +492,14 @@ impl Workers {
     }
 }
 
-/// A file of a worker, and the user of its executors.
+/// A file that a worker's daemon wrote about one application and one user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Found {
+pub struct WorkerFile {
     /// User of the executors.
     pub uid: u32,
-    /// What its name says.
+    /// Host, run, part and table, as the file's name says.
     pub name: Name,
-    /// Where it is.
+    /// Path of the file in the store.
     pub path: PathBuf,
 }
 
@@ -506,7 +507,7 @@ pub struct Found {
 ///
 /// # Errors
 /// When a folder cannot be read. A missing one has no files.
-pub fn files(store: &Path, application: &str) -> io::Result<Vec<Found>> {
+pub fn files(store: &Path, application: &str) -> io::Result<Vec<WorkerFile>> {
     let mut all = Vec::new();
     if !place::is_safe(application) {
         return Ok(all);
@@ -532,7 +533,7 @@ pub fn files(store: &Path, application: &str) -> io::Result<Vec<Found>> {
                 && all.len() < LISTED
             {
                 let path = entry.path();
-                all.push(Found { uid, name, path });
+                all.push(WorkerFile { uid, name, path });
             }
         }
     }
@@ -544,7 +545,7 @@ pub fn files(store: &Path, application: &str) -> io::Result<Vec<Found>> {
 ///
 /// # Errors
 /// When it is no table of that name.
-pub fn reader(file: &Found) -> parquet::errors::Result<Reader> {
+pub fn reader(file: &WorkerFile) -> parquet::errors::Result<Reader> {
     Reader::open(&file.path, file.name.table)
 }
 

@@ -1,4 +1,5 @@
-//! Writes a table: the encoding of each column, and the level of the codec, are those that make the first row group smallest.
+//! Writes a table. It encodes the first row group in several ways, and gives each column the encoding and compression level
+//! that make it smallest.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -33,7 +34,7 @@ const LAST: (i32, u64) = (19, 512 << 10);
 /// Bytes of a page of numbers at most: a column of a row group is one page, so that the codec sees all of it.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// How the values of a column become bytes.
+/// Encoding of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoded {
     Dictionary,

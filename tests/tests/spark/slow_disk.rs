@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use smtt_daemon::recorder::QUEUE;
-use smtt_store::folder::look;
+use smtt_store::folder::list_segments;
 use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::lab::{LIMIT, Run, SparkLab};
 use smtt_tests::records::{COUNT, Kinds, parse, sum, told, tracing, written};
@@ -241,7 +241,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     );
 
     disk.stop()?;
-    let files = look(&folder)?.0.len();
+    let files = list_segments(&folder)?.0.len();
     run.open("few")?;
     run.reach("many")?;
     let second = arrived(&daemon, &run, &logs)?;
@@ -256,7 +256,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     })?;
     println!("{second} accesses came; while the disk stands still: {still:?}");
     ensure!(
-        look(&folder)?.0.len() == files,
+        list_segments(&folder)?.0.len() == files,
         "something was written to a disk that stands still"
     );
     let status = daemon.ask(&["status"])?;

@@ -78,7 +78,7 @@ fn files_of_many_applications_stay_within_the_number() {
     for number in 0..400 {
         let source = source(&format!("churn-{number}"));
         bench.take(records(&source, 0, 1));
-        let files = look(scratch.path()).expect("readable").0.len();
+        let files = list_segments(scratch.path()).expect("readable").0.len();
         assert!(files <= 100, "{files} files");
     }
     bench.finish();

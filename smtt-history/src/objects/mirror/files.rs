@@ -1,4 +1,4 @@
-//! Brings the files of a plan, and gives them their place.
+//! Downloads the files of a plan, and moves them into the copy.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::live::FILE_BYTES;
 use crate::open::exists;
 
 impl Mirror {
-    /// Fetches what the known plan does not have, and makes the folder what the plan says.
+    /// Downloads the files that the plan has and the known one has not, and makes the folder equal to the plan.
     pub(super) async fn copy_files(
         &self,
         folder: &str,

@@ -1,4 +1,4 @@
-//! Which objects become the files of a copy.
+//! Chooses the objects that become the files of a copy.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) const BLOCK: u64 = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) object: Object,
-    /// It is larger than a reader accepts: the copy has a file without content that the reader refuses for its size.
+    /// Whether the object is larger than a reader accepts. Then the copy has a sparse file of its size in its place, which the reader refuses.
     pub(super) is_too_large: bool,
 }
 
@@ -98,7 +98,7 @@ pub(super) fn missing_tables(objects: &[Object], generation: &str) -> Vec<String
     wanted.into_iter().filter(is_missing).collect()
 }
 
-/// Files of workers.
+/// The workers' files about an application.
 pub(super) fn plan_of_workers(objects: &[Object]) -> Plan {
     let found = objects.iter().filter(|object| {
         let parts = object.name.split_once('/');

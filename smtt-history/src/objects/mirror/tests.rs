@@ -127,16 +127,16 @@ fn what_was_asked_for_longest_ago_makes_room() {
     copy(&mirror, "old", 40, long_ago);
     copy(&mirror, "older", 40, long_ago - Duration::from_secs(1));
     copy(&mirror, "new", 10, Instant::now());
-    let next = mirror.make_room("next", 30).expect("has room");
+    let next = mirror.reserve("next", 30).expect("has room");
     let folder = |name: &str| mirror.folder().join(name).exists();
     assert_eq!(
         (folder("old"), folder("older"), folder("new")),
         (true, false, true)
     );
     // What comes takes its room at once, and what is in use stays.
-    let second = mirror.make_room("second", 50).expect("has room");
+    let second = mirror.reserve("second", 50).expect("has room");
     assert_eq!((folder("old"), folder("new")), (false, true));
-    let error = mirror.make_room("third", 20).expect_err("has no room");
+    let error = mirror.reserve("third", 20).expect_err("has no room");
     assert!(
         error.to_string().contains("--object-cache-bytes"),
         "{error}"
@@ -144,7 +144,7 @@ fn what_was_asked_for_longest_ago_makes_room() {
     assert!(folder("new"));
     // A copy takes the room of its own older state.
     drop((next, second));
-    let _new = mirror.make_room("new", 100).expect("has room");
+    let _new = mirror.reserve("new", 100).expect("has room");
 }
 
 #[test]
@@ -154,11 +154,11 @@ fn what_is_being_copied_makes_no_room() {
     let long_ago = long_ago.expect("the machine runs for longer");
     copy(&mirror, "grows", 40, long_ago);
     // New parts of an application come to those that are there.
-    let grows = mirror.make_room("grows", 50).expect("has room");
-    mirror.make_room("other", 50).expect_err("has no room");
+    let grows = mirror.reserve("grows", 50).expect("has room");
+    mirror.reserve("other", 50).expect_err("has no room");
     assert!(mirror.folder().join("grows").exists(), "its parts are gone");
     drop(grows);
-    let _other = mirror.make_room("other", 80).expect("has room");
+    let _other = mirror.reserve("other", 80).expect("has room");
     assert!(!mirror.folder().join("grows").exists());
 }
 
@@ -177,7 +177,7 @@ fn a_copy_that_is_given_up_gives_its_room_back() {
         assert!(copied.await.is_err(), "it waits for the store");
     });
     assert!(held(&mirror.state).coming.is_empty());
-    mirror.make_room("other", 9_000).expect("has room");
+    mirror.reserve("other", 9_000).expect("has room");
 }
 
 #[test]
@@ -252,13 +252,13 @@ fn the_copies_of_a_command_make_no_room_for_one_another() {
         60,
         long_ago.expect("the machine runs for longer"),
     );
-    let error = mirror.make_room("second", 60).expect_err("has no room");
+    let error = mirror.reserve("second", 60).expect_err("has no room");
     assert!(
         error.to_string().contains("--object-cache-bytes"),
         "{error}"
     );
     assert!(mirror.folder().join("first").exists());
-    let _second = mirror.make_room("second", 40).expect("has room");
+    let _second = mirror.reserve("second", 40).expect("has room");
 }
 
 #[test]

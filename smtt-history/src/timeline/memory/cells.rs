@@ -38,7 +38,7 @@ pub struct Series {
     pub values: Vec<Option<u64>>,
 }
 
-/// A limit.
+/// A limit of the executors' memory over time.
 #[derive(Debug, Serialize)]
 pub struct Line {
     /// Name of the setting.
@@ -53,7 +53,7 @@ pub struct Line {
 /// A time without measurements between two with.
 #[derive(Debug, Serialize)]
 pub struct Hole<'a> {
-    /// Executor ID.
+    /// Spark's id of the executor.
     pub executor: &'a str,
     /// Milliseconds since the start.
     pub from: i64,
@@ -63,7 +63,7 @@ pub struct Hole<'a> {
     pub reason: &'static str,
 }
 
-/// The answer.
+/// Memory over time in one window of the time line.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer<'a> {
@@ -71,9 +71,9 @@ pub struct Answer<'a> {
     pub start: i64,
     /// End of the application's last task or job, in milliseconds since the start.
     pub end: i64,
-    /// The window.
+    /// Begin of the window, in milliseconds since the start.
     pub from: i64,
-    /// The window.
+    /// End of the window, in milliseconds since the start.
     pub to: i64,
     /// Milliseconds of a cell.
     pub cell_ms: f64,

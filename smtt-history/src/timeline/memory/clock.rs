@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
-use smtt_store::history::workers::{Found, TASKS};
+use smtt_store::history::workers::{TASKS, WorkerFile};
 
 use crate::timeline::model::Model;
 use crate::workers::{Files, opened};
@@ -46,9 +46,10 @@ pub struct Clock {
     pub tasks: usize,
 }
 
-/// What bounds a clock says about a worker: a task's begin and end, in nanoseconds since boot.
+/// A task's begin and end on the worker's clock, in nanoseconds since boot: they bound the difference between the clocks of
+/// worker and driver.
 #[derive(Debug, Deserialize)]
-struct Seen {
+struct TaskTimes {
     executor_id: Option<String>,
     task_attempt_id: Option<i64>,
     #[serde(default)]
@@ -64,14 +65,14 @@ fn ms(ns: u64) -> i64 {
 }
 
 /// Tasks of some files of each run.
-fn sample(files: &Files) -> BTreeMap<Run, Vec<Seen>> {
-    let mut by_run: BTreeMap<Run, Vec<&Found>> = BTreeMap::new();
+fn sample(files: &Files) -> BTreeMap<Run, Vec<TaskTimes>> {
+    let mut by_run: BTreeMap<Run, Vec<&WorkerFile>> = BTreeMap::new();
     for file in files.of_table(TASKS.name) {
         let run = (file.name.host.clone(), file.name.run);
         by_run.entry(run).or_default().push(file);
     }
     let mut left = BYTES;
-    let mut all: BTreeMap<Run, Vec<Seen>> = BTreeMap::new();
+    let mut all: BTreeMap<Run, Vec<TaskTimes>> = BTreeMap::new();
     for (run, files) in by_run {
         let last = files.len() - 1;
         let mut chosen: Vec<usize> = (0..FILES).map(|at| at * last / (FILES - 1)).collect();
@@ -103,8 +104,8 @@ fn sample(files: &Files) -> BTreeMap<Run, Vec<Seen>> {
 /// Bounds of the time of the worker's boot on the driver's clock, of one task: the least and the most.
 type Bound = (i64, i64);
 
-fn bounds(seen: &[Seen], model: &Model, of_id: &HashMap<i64, usize>) -> Vec<Bound> {
-    let bound = |seen: &Seen| {
+fn bounds(seen: &[TaskTimes], model: &Model, of_id: &HashMap<i64, usize>) -> Vec<Bound> {
+    let bound = |seen: &TaskTimes| {
         let task = &model.tasks[*of_id.get(&seen.task_attempt_id?)?];
         let is_same = seen.executor_id.as_deref() == Some(&model.executor(task).id);
         let is_whole =

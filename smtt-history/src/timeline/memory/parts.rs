@@ -8,13 +8,13 @@ use super::{Memory, Moment};
 /// By what memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// RDD.
+    /// The RDD whose blocks the memory has.
     Rdd,
     /// Storage and execution memory, on and off the heap.
     Region,
-    /// Page size.
+    /// Size of the pages behind the memory.
     PageSize,
-    /// NUMA node.
+    /// NUMA node that has the pages.
     Node,
 }
 
@@ -42,10 +42,10 @@ impl By {
     }
 }
 
-/// A part.
+/// A part of the memory that an executor held; a series of the answer is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// An RDD.
+    /// Blocks of the RDD with this id.
     Rdd(u32),
     /// Memory that belongs to no RDD.
     NoRdd,

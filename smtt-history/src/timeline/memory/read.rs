@@ -9,7 +9,7 @@ use serde_json::Value;
 use smtt_model::rows::{HistoryRow, MemoryRow};
 use smtt_model::state::history::Point;
 use smtt_store::history::read::Reader;
-use smtt_store::history::workers::{Found, REST};
+use smtt_store::history::workers::{REST, WorkerFile};
 
 use super::clock::{Clock, Run, clocks};
 use super::{Gap, History, LIMITS, Limit, Memory, Moment};
@@ -100,7 +100,7 @@ fn is_narrow(point: &Point) -> bool {
 }
 
 impl Reading {
-    fn file(&mut self, file: &Found, left: &mut usize) -> Result<(), Trouble> {
+    fn file(&mut self, file: &WorkerFile, left: &mut usize) -> Result<(), Trouble> {
         let Some(reader) = opened(file)? else {
             return Ok(());
         };
