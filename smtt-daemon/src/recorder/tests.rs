@@ -381,19 +381,15 @@ impl Tmpfs {
     fn mount(path: &Path, kib: u32) -> Result<Option<Self>, NotSkipped> {
         use nix::mount::{MsFlags, mount};
         fs::create_dir_all(path).expect("a folder to mount on");
-        let options = format!("size={kib}k");
         match mount(
             Some("tmpfs"),
             path,
             Some("tmpfs"),
             MsFlags::empty(),
-            Some(options.as_str()),
+            Some(format!("size={kib}k").as_str()),
         ) {
             Ok(()) => Ok(Some(Self(path.to_owned()))),
-            Err(error) => {
-                skip("root", format!("a tmpfs cannot be mounted: {error}"))?;
-                Ok(None)
-            }
+            Err(error) => skip("root", format!("no tmpfs: {error}")).map(|()| None),
         }
     }
 
