@@ -192,12 +192,19 @@ impl Iterator for Types<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use smtt_skip::{NotSkipped, skip};
+
+    fn without_types() -> Result<(), NotSkipped> {
+        skip(
+            "btf",
+            format!("this kernel has no {KERNEL} (CONFIG_DEBUG_INFO_BTF)"),
+        )
+    }
 
     #[test]
-    fn finds_the_fields_of_this_kernel() {
+    fn finds_the_fields_of_this_kernel() -> Result<(), NotSkipped> {
         if !Path::new(KERNEL).exists() {
-            println!("skipped: this kernel has no {KERNEL} (CONFIG_DEBUG_INFO_BTF)");
-            return;
+            return without_types();
         }
         let offsets =
             kernel_field_offsets("task_struct", &["pid", "tgid"]).expect("fields of task_struct");
@@ -211,18 +218,19 @@ mod tests {
                 .expect_err("no such field")
                 .contains("no_such_field")
         );
+        Ok(())
     }
 
     #[test]
-    fn finds_a_field_in_a_struct_without_a_name() {
+    fn finds_a_field_in_a_struct_without_a_name() -> Result<(), NotSkipped> {
         let Ok(types) = KernelTypes::read() else {
-            println!("skipped: this kernel has no {KERNEL} (CONFIG_DEBUG_INFO_BTF)");
-            return;
+            return without_types();
         };
         // Since Linux 4.10 these are the first words; the first ones are in such a struct since 5.12.
         assert_eq!(types.offset("vm_fault", "vma"), Ok(0));
         assert_eq!(types.offset("vm_fault", "address"), Ok(24));
         assert!(types.offset("vm_fault", "no_such_field").is_err());
+        Ok(())
     }
 
     #[test]

@@ -9,7 +9,6 @@
 //! | [`heap`] | an application with recognisable memory of every kind, and whether it is where SMTT says |
 //! | [`history`] | a server of finished applications |
 //! | [`job_trace`] | an application in rumen's form, compared with Spark |
-//! | [`json`] | fields of JSON answers |
 //! | [`jvm`] | small Spark applications in one JVM, here or in an emulated machine |
 //! | [`lab`] | one daemon and one Spark in a folder of their own (`SparkLab`), and the gates of an application |
 //! | [`memory`] | memory whose every first touch is one page fault, clocks, processors |
@@ -35,7 +34,6 @@ pub mod faults;
 pub mod heap;
 pub mod history;
 pub mod job_trace;
-pub mod json;
 pub mod jvm;
 pub mod lab;
 pub mod memory;
@@ -52,4 +50,4 @@ pub mod thread_context;
 pub mod truth;
 pub mod workload;
 
-pub use xtask::witness;
+pub use xtask::{json, witness};

@@ -33,7 +33,7 @@ use crate::daemon::{Daemon, Options};
 use crate::marker::JAR_NAME;
 use crate::marker::unit::{NATIVE_ACCESS, UNSAFE_WARNS};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
-use crate::process::{cargo, run, wait_for};
+use crate::process::{cargo, is_root, run, wait_for};
 use crate::setup::{self, setup};
 use crate::spark::Spark;
 use crate::step::Steps;
@@ -72,8 +72,7 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     if only == ["cluster"] {
         return cluster::cluster(paths, &paths.target.join("bench/cluster"));
     }
-    // SAFETY: geteuid(2) has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         bail!("loading eBPF programs needs root: run it as root");
     }
     setup(paths, &[DEMO_SPARK])?;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, Options};
 use crate::paths::{Jdk, Paths};
-use crate::process::{cargo, check_interrupt, on_terminal, show};
+use crate::process::{cargo, check_interrupt, is_root, on_terminal, show};
 use crate::setup::setup;
 use crate::spark::{Application, Spark, Submitted};
 use crate::step::Steps;
@@ -29,8 +29,7 @@ const MASTER: &str = "local-cluster[2,1,1024]";
 /// # Errors
 /// When a part fails; every started program is stopped.
 pub fn demo(paths: &Paths, version: &str, python: bool) -> Result<()> {
-    // SAFETY: geteuid(2) has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         bail!("loading eBPF programs needs root: run it as root");
     }
     setup(paths, &[version])?;

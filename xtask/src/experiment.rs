@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::daemon::{Daemon, Options};
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
-use crate::process::{cargo, check_interrupt};
+use crate::process::{cargo, check_interrupt, is_root};
 use crate::setup::setup;
 use crate::spark::Spark;
 use crate::step::Steps;
@@ -74,8 +74,7 @@ pub fn names() -> [&'static str; 8] {
 /// # Errors
 /// When a part cannot be set up, or, at the end, when a workload failed.
 pub fn experiment(paths: &Paths, plan: &Plan) -> Result<()> {
-    // SAFETY: geteuid(2) has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         bail!("loading eBPF programs needs root: run it as root");
     }
     setup(paths, &[DEMO_SPARK])?;

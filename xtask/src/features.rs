@@ -7,13 +7,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use crate::paths::Jdk;
+pub use smtt_skip::{MUST_HAVE, SKIPPED_LINE};
 
-/// The environment variable with the required features, separated by commas.
-pub const MUST_HAVE: &str = "SMTT_MUST_HAVE";
+use crate::paths::{Jdk, Paths};
+use crate::process::is_root;
 
-/// Prefix of the line of a skipped test; feature and reason follow.
-pub const SKIPPED_LINE: &str = "skipped: ";
+/// The kernel's type information.
+const TYPES: &str = "/sys/kernel/btf/vmlinux";
+/// A type of kernels that have uprobes of many addresses in one link.
+const UPROBE_MULTI: &[u8] = b"\0bpf_uprobe_multi_link\0";
 
 /// Name and meaning of every feature that a test may need.
 pub const ALL: &[(&str, &str)] = &[
@@ -25,6 +27,15 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("fexit", "fexit programs on the kernel's fault handler"),
     ("kprobe", "kprobes"),
+    (
+        "uprobe_multi",
+        "uprobes of many addresses in one link, since Linux 6.6",
+    ),
+    (
+        "tracepoints",
+        "tracefs with the tracepoint of page faults, and perf events of it",
+    ),
+    ("btf", "the kernel's type information"),
     ("software", "software perf events"),
     ("no_counters", "a processor without hardware counters"),
     ("dtlb_counters", "hardware counters of dTLB misses"),
@@ -58,6 +69,10 @@ pub const ALL: &[(&str, &str)] = &[
         "last_pid",
         "a kernel in which the next process id can be set (CONFIG_CHECKPOINT_RESTORE)",
     ),
+    (
+        "delay_accounting",
+        "a switch for the kernel's account of waits for disks",
+    ),
     ("loop_ext4", "ext4 on a loop device"),
     ("disk", "a working folder on a block device"),
     ("fuse", "file systems of programs, and /dev/fuse"),
@@ -65,15 +80,36 @@ pub const ALL: &[(&str, &str)] = &[
     ("jdk_after_17", "a JDK newer than 17"),
     ("jdk_25", "a JDK of release 25 or later"),
     ("systemd", "systemd-analyze, which judges a unit file"),
+    (
+        "page_walk_list",
+        "the list of page-walk events beside the checkout, from which the table of CPUs was made",
+    ),
 ];
 
 /// Features that tests on this machine must find: those of every machine that runs them, and those that a witness other
 /// than the test itself shows.
 #[must_use]
 pub fn of_this_machine() -> Vec<&'static str> {
-    let mut must = vec!["root", "software"];
+    let mut must = vec!["software"];
+    // Stages that need root refuse without it; the unit tests do not.
+    if is_root() {
+        must.push("root");
+    }
     if cfg!(target_arch = "x86_64") {
         must.extend(["base_pages_4k", "raw_tracepoint"]);
+        if is_root() && mounted("tracefs") {
+            must.push("tracepoints");
+        }
+    }
+    if Path::new("/sys/kernel/btf").exists() {
+        must.push("btf");
+    }
+    if fs::read(TYPES).is_ok_and(|types| has(&types, UPROBE_MULTI)) {
+        must.push("uprobe_multi");
+    }
+    if Paths::find().is_ok_and(|paths| paths.root.join("../shared/page-walk-events.json").exists())
+    {
+        must.push("page_walk_list");
     }
     let jdks = Jdk::all();
     if jdks.iter().any(|jdk| jdk.release > 17) {
@@ -84,6 +120,9 @@ pub fn of_this_machine() -> Vec<&'static str> {
     }
     if Path::new("/proc/sys/kernel/ns_last_pid").exists() {
         must.push("last_pid");
+    }
+    if Path::new("/proc/sys/kernel/task_delayacct").exists() {
+        must.push("delay_accounting");
     }
     if on_block_device(Path::new(".")) {
         must.push("disk");
@@ -110,6 +149,19 @@ pub fn on_block_device(path: &Path) -> bool {
     })
 }
 
+/// Whether a file system of this kind is mounted somewhere.
+fn mounted(kind: &str) -> bool {
+    fs::read_to_string("/proc/mounts").is_ok_and(|mounts| {
+        mounts
+            .lines()
+            .any(|line| line.split(' ').nth(2) == Some(kind))
+    })
+}
+
+fn has(bytes: &[u8], word: &[u8]) -> bool {
+    bytes.windows(word.len()).any(|part| part == word)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +174,12 @@ mod tests {
         for name in of_this_machine() {
             assert!(names.contains(name), "{name} is not in the list");
         }
+    }
+
+    #[test]
+    fn mounts_and_types_are_found_by_whole_names() {
+        assert!(mounted("proc") && !mounted("pro"));
+        assert!(has(b"a\0bpf_uprobe_multi_link\0b", UPROBE_MULTI));
+        assert!(!has(b"a\0bpf_uprobe_multi_links\0b", UPROBE_MULTI));
     }
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`paths`] | the checkout, the cache, the JDKs |
 //! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
+//! | [`random`] | moments that nobody chooses |
 //! | [`step`] | set-up steps: printed, skipped when already done, timed while they run |
 //! | [`setup`] | everything a fresh machine needs |
 //! | [`features`] | features of machines that tests need, and those that this machine must have |
@@ -13,6 +14,7 @@
 //! | [`contract`] | the marker's `Contract.java`, generated |
 //! | [`spark`] | `spark-submit` and stand-alone clusters of one Spark version on one JDK |
 //! | [`http`] | one GET request, for Spark's REST API and the daemon's metrics |
+//! | [`json`] | fields of JSON answers |
 //! | [`daemon`] | a daemon with a configuration of its own, and questions to it through `smtt-ctl` |
 //! | [`witness`] | the kernel's view of a process: its faults, its children, its memory |
 //! | [`demo`] | `cargo xtask demo` |
@@ -42,9 +44,11 @@ pub mod experiment;
 pub mod features;
 pub mod fixture;
 pub mod http;
+pub mod json;
 pub mod marker;
 pub mod paths;
 pub mod process;
+pub mod random;
 pub mod setup;
 pub mod spark;
 pub mod stages;

@@ -54,6 +54,13 @@ pub fn nice_cargo(more: u8) -> Command {
     cargo
 }
 
+/// Whether this program runs as root.
+#[must_use]
+pub fn is_root() -> bool {
+    // SAFETY: geteuid(2) has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
 /// Fails when the user pressed Ctrl-C.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ mod debian;
 pub mod objects;
 pub mod openssh;
 pub mod prometheus;
+mod python;
 mod spark;
 mod toolchain;
 pub mod validators;

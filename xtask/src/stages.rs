@@ -23,7 +23,7 @@ use anyhow::{Result, bail};
 
 use crate::features;
 use crate::paths::{Paths, SPARK_VERSIONS};
-use crate::process::check_interrupt;
+use crate::process::{check_interrupt, is_root};
 use crate::setup::{browser, setup};
 use output::Tally;
 use run::Results;
@@ -41,8 +41,7 @@ const SLOWEST: usize = 10;
 /// When a test or a command failed.
 pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     let chosen = table::chosen(only);
-    // SAFETY: geteuid(2) has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         let listed = |root: bool| {
             let stages = table::STAGES.iter().filter(|stage| stage.root == root);
             let names: Vec<_> = stages.map(|stage| stage.name).collect();

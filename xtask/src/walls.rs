@@ -1,7 +1,10 @@
 //! The boundaries between the crates, as tests: allowed dependencies of a manifest, files that may name aya, functions
-//! that the model may call, and documents that name existing files only.
+//! that the model may call, documents that name existing files only, and tests that are not skipped in silence.
 //!
 //! Each check is a function of text, so a test can also show that the check fails on a violation.
+
+mod documents;
+mod skips;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,66 +12,123 @@ use std::path::{Path, PathBuf};
 
 use crate::paths::Paths;
 
-/// Maximal words of docs/ARCHITECTURE.md: a newcomer reads it in ten minutes.
-const ARCHITECTURE_WORDS: usize = 1200;
+/// What the manifest of a workspace member may have in the product, without dependencies of tests.
+struct Wall {
+    /// The member's folder.
+    folder: &'static str,
+    /// Packages of this workspace on which it depends; it must not depend on others.
+    ours: &'static [&'static str],
+    others: Others,
+}
 
-/// Forbidden dependencies per crate. A name covers its family: `aya` is also `aya-log`.
-const WALLS: &[(&str, &[&str])] = &[
-    (
-        "smtt-model",
-        &[
-            "aya",
-            "tokio",
-            "nix",
-            "libc",
-            "procfs",
-            "smtt-machine",
-            "smtt-store",
-            "smtt-config",
-            "smtt-ctl",
-            "smtt-daemon",
-        ],
-    ),
-    (
-        "smtt-machine",
-        &[
-            "aya",
-            "tokio",
-            "smtt-store",
-            "smtt-config",
-            "smtt-ctl",
-            "smtt-daemon",
-        ],
-    ),
-    ("smtt-store", &["aya", "smtt-ctl", "smtt-daemon"]),
-    (
-        "smtt-web",
-        &[
-            "aya",
+/// Packages of others. A name covers its family: `tokio` is also `tokio-rustls`.
+enum Others {
+    /// These at most.
+    Only(&'static [&'static str]),
+    /// Not these, which bring the system, the network or an event loop.
+    Not(&'static [&'static str]),
+}
+
+/// The walls of all workspace members.
+const WALLS: [Wall; 14] = [
+    Wall {
+        folder: "smtt-common",
+        ours: &[],
+        others: Others::Only(&[]),
+    },
+    Wall {
+        folder: "smtt-model",
+        ours: &["smtt-common"],
+        others: Others::Not(&["tokio", "nix", "libc", "rustix", "procfs", "hyper", "axum"]),
+    },
+    Wall {
+        folder: "smtt-machine",
+        ours: &["smtt-common", "smtt-model"],
+        others: Others::Not(&["tokio", "hyper", "axum"]),
+    },
+    Wall {
+        folder: "smtt-store",
+        ours: &["smtt-common", "smtt-model"],
+        others: Others::Not(&["tokio", "hyper", "axum", "procfs"]),
+    },
+    Wall {
+        folder: "smtt-web",
+        ours: &[],
+        others: Others::Not(&["procfs", "parquet", "object_store"]),
+    },
+    Wall {
+        folder: "smtt-history",
+        ours: &["smtt-model", "smtt-store", "smtt-web"],
+        others: Others::Not(&["procfs", "perf-event-open-sys"]),
+    },
+    Wall {
+        folder: "smtt-config",
+        ours: &["smtt-common", "smtt-machine", "smtt-model"],
+        others: Others::Not(&["tokio", "hyper", "axum"]),
+    },
+    Wall {
+        folder: "smtt-ctl",
+        ours: &[
             "smtt-common",
+            "smtt-config",
+            "smtt-machine",
             "smtt-model",
-            "smtt-machine",
             "smtt-store",
-            "smtt-config",
-            "smtt-history",
-            "smtt-ctl",
-            "smtt-daemon",
         ],
-    ),
-    (
-        "smtt-history",
-        &[
-            "aya",
+        others: Others::Not(&["axum", "object_store"]),
+    },
+    Wall {
+        folder: "smtt-daemon",
+        ours: &[
+            "smtt-common",
+            "smtt-config",
             "smtt-machine",
-            "smtt-config",
-            "smtt-ctl",
-            "smtt-daemon",
+            "smtt-model",
+            "smtt-store",
+            "smtt-web",
         ],
-    ),
-    ("smtt-config", &["aya", "smtt-ctl", "smtt-daemon"]),
-    ("smtt-ctl", &["aya", "smtt-daemon"]),
+        others: Others::Not(&["object_store", "reqwest", "rusqlite"]),
+    },
+    Wall {
+        folder: "smtt-marker/native",
+        ours: &["smtt-common"],
+        others: Others::Only(&["libc"]),
+    },
+    Wall {
+        folder: "tests",
+        ours: &[
+            "smtt-common",
+            "smtt-config",
+            "smtt-daemon",
+            "smtt-history",
+            "smtt-machine",
+            "smtt-model",
+            "smtt-skip",
+            "smtt-store",
+            "xtask",
+        ],
+        others: Others::Not(&[]),
+    },
+    Wall {
+        folder: "tests/skip",
+        ours: &[],
+        others: Others::Only(&[]),
+    },
+    // It builds the product, so it is there before.
+    Wall {
+        folder: "xtask",
+        ours: &["smtt-common", "smtt-skip"],
+        others: Others::Not(&["tokio", "hyper", "axum"]),
+    },
+    Wall {
+        folder: "packaging/manual",
+        ours: &["smtt-ctl", "smtt-daemon", "smtt-history"],
+        others: Others::Not(&["tokio", "hyper", "axum"]),
+    },
 ];
 
+/// The member that alone may depend on aya.
+const AYA_MEMBER: &str = "smtt-daemon";
 /// Files of smtt-daemon/src that may name aya.
 const AYA_FILES: [&str; 2] = ["probes.rs", "ring.rs"];
 /// The folder of smtt-daemon/src that may name aya.
@@ -120,15 +180,19 @@ const TABLES: (&[&str], &str) = (
     "tables.rs",
 );
 
-/// Packages on which a manifest depends for the build, not for tests.
-fn dependencies(manifest: &str) -> BTreeSet<String> {
+/// Tables of a manifest with the dependencies of the product, and of its tests.
+const PRODUCT: [&str; 2] = ["dependencies", "build-dependencies"];
+const TESTS: [&str; 1] = ["dev-dependencies"];
+
+/// Packages on which a manifest depends, in these tables.
+fn dependencies(manifest: &str, tables: &[&str]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut listed = false;
     for line in manifest.lines().map(str::trim) {
         if let Some(header) = line.strip_prefix('[') {
             let header = header.trim_end_matches(']');
             let parts: Vec<&str> = header.rsplitn(3, '.').collect();
-            let is_table = |name: &str| matches!(name, "dependencies" | "build-dependencies");
+            let is_table = |name: &str| tables.contains(&name);
             listed = is_table(parts[0]);
             if let Some(table) = parts.get(1)
                 && is_table(table)
@@ -150,17 +214,44 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     found
 }
 
-/// The dependencies of a manifest that a wall forbids.
-fn beyond_the_wall(manifest: &str, forbidden: &[&str]) -> Vec<String> {
-    let is_of = |package: &str, family: &str| {
-        package
-            .strip_prefix(family)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    };
-    dependencies(manifest)
-        .into_iter()
-        .filter(|package| forbidden.iter().any(|family| is_of(package, family)))
-        .collect()
+/// Whether a package is the family's or of its name with a suffix.
+fn is_of(package: &str, family: &str) -> bool {
+    package
+        .strip_prefix(family)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+fn is_ours(package: &str) -> bool {
+    package == "xtask" || package.starts_with("smtt-")
+}
+
+impl Wall {
+    /// The dependencies of a manifest that this wall forbids, and its own packages that the manifest lacks.
+    fn wrong(&self, manifest: &str) -> Vec<String> {
+        let (ours, others): (BTreeSet<String>, BTreeSet<String>) = dependencies(manifest, &PRODUCT)
+            .into_iter()
+            .partition(|package| is_ours(package));
+        let forbidden = |package: &String| match self.others {
+            Others::Only(families) => !families.contains(&package.as_str()),
+            Others::Not(families) => families.iter().any(|family| is_of(package, family)),
+        };
+        let allowed: BTreeSet<String> = self.ours.iter().map(|name| (*name).to_owned()).collect();
+        // A manifest that was not parsed lacks them, too.
+        let lacks = allowed.difference(&ours).map(|name| format!("no {name}"));
+        let mut wrong: Vec<String> = ours.difference(&allowed).cloned().collect();
+        wrong.extend(others.into_iter().filter(forbidden));
+        wrong.extend(lacks);
+        wrong
+    }
+}
+
+/// Folders of the members in the manifest of a workspace.
+fn members(manifest: &str) -> BTreeSet<&str> {
+    let list = manifest
+        .split_once("\nmembers = [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("", |(list, _)| list);
+    list.split('"').skip(1).step_by(2).collect()
 }
 
 /// Source lines without tests and comments, and the names of modules that are declared for tests only.
@@ -266,40 +357,6 @@ fn product_sources(folder: &Path) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// Modules that a crate's root declares for its product.
-fn modules(root: &str) -> Vec<&str> {
-    product(root)
-        .0
-        .into_iter()
-        .filter_map(|(_, line)| line.strip_suffix(';'))
-        .filter_map(|line| {
-            line.strip_prefix("pub mod ")
-                .or_else(|| line.strip_prefix("mod "))
-        })
-        .collect()
-}
-
-/// Texts in backticks.
-fn quoted(text: &str) -> BTreeSet<&str> {
-    text.split('`').skip(1).step_by(2).collect()
-}
-
-/// Paths of files of the checkout that a document names in backticks.
-fn named_files(text: &str) -> Vec<&str> {
-    const KINDS: [&str; 6] = ["rs", "java", "toml", "md", "py", "service"];
-    let has_kind = |path: &str| {
-        Path::new(path)
-            .extension()
-            .and_then(|extension| extension.to_str())
-            .is_some_and(|extension| KINDS.contains(&extension))
-    };
-    quoted(text)
-        .into_iter()
-        .filter(|path| path.contains('/') && !path.starts_with(['/', '~']))
-        .filter(|path| !path.contains(char::is_whitespace) && has_kind(path))
-        .collect()
-}
-
 fn root() -> PathBuf {
     Paths::find().expect("finds the checkout").root
 }
@@ -308,38 +365,27 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The folders of the crates.
-fn crates() -> Vec<String> {
-    let entries = fs::read_dir(root()).expect("lists the checkout");
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.starts_with("smtt-"))
-        .collect();
-    names.sort();
-    names
-}
-
 #[test]
-fn no_crate_depends_on_what_its_wall_forbids() {
-    for (name, forbidden) in WALLS {
-        let manifest = read(&format!("{name}/Cargo.toml"));
-        let found = beyond_the_wall(&manifest, forbidden);
-        assert!(found.is_empty(), "{name} depends on {found:?}");
-        // An empty list would mean that the manifest was not parsed.
-        let found = dependencies(&manifest);
-        assert!(
-            ["smtt-common", "smtt-store", "axum"]
-                .iter()
-                .any(|name| found.contains(*name)),
-            "{name} has no dependency that it must have: {manifest}"
-        );
+fn every_member_has_a_wall_and_keeps_it() {
+    let manifest = read("Cargo.toml");
+    let walls: BTreeSet<&str> = WALLS.iter().map(|wall| wall.folder).collect();
+    assert_eq!(members(&manifest), walls);
+    for wall in &WALLS {
+        let wrong = wall.wrong(&read(&format!("{}/Cargo.toml", wall.folder)));
+        assert!(wrong.is_empty(), "{} depends on {wrong:?}", wall.folder);
     }
 }
 
 #[test]
-fn the_boundary_depends_on_nothing() {
-    let found = dependencies(&read("smtt-common/Cargo.toml"));
-    assert!(found.is_empty(), "smtt-common depends on {found:?}");
+fn only_the_daemon_depends_on_aya() {
+    let manifest = read("Cargo.toml");
+    let tables = [&PRODUCT[..], &TESTS].concat();
+    let with_aya = members(&manifest).into_iter().filter(|folder| {
+        dependencies(&read(&format!("{folder}/Cargo.toml")), &tables)
+            .iter()
+            .any(|package| is_of(package, "aya"))
+    });
+    assert_eq!(with_aya.collect::<Vec<_>>(), [AYA_MEMBER]);
 }
 
 #[test]
@@ -418,60 +464,6 @@ fn the_model_opens_no_file_and_reads_no_clock() {
 }
 
 #[test]
-fn the_architecture_is_short_and_names_every_crate_and_module() {
-    let text = read("docs/ARCHITECTURE.md");
-    let words = text.split_whitespace().count();
-    assert!(
-        words <= ARCHITECTURE_WORDS,
-        "docs/ARCHITECTURE.md has {words} words, at most {ARCHITECTURE_WORDS} are allowed"
-    );
-    let named = quoted(&text);
-    let crates = crates();
-    assert!(
-        crates.len() >= 9,
-        "{crates:?} are not all crates of the project"
-    );
-    for name in &crates {
-        assert!(named.contains(name.as_str()), "{name} is not named");
-        let Ok(root) = fs::read_to_string(root().join(name).join("src/lib.rs")) else {
-            continue;
-        };
-        for module in modules(&root) {
-            assert!(named.contains(module), "{name}: {module} is not named");
-        }
-    }
-}
-
-#[test]
-fn documents_name_files_that_exist() {
-    let root = root();
-    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
-    for folder in ["docs", "docs/design"] {
-        let entries = fs::read_dir(root.join(folder)).expect("lists the documents");
-        documents.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
-    }
-    let mut checked = 0;
-    for document in documents {
-        if document
-            .extension()
-            .is_none_or(|extension| extension != "md")
-        {
-            continue;
-        }
-        let text = fs::read_to_string(&document).expect("reads a document");
-        for path in named_files(&text) {
-            checked += 1;
-            assert!(
-                root.join(path).exists(),
-                "{}: {path} does not exist",
-                document.display()
-            );
-        }
-    }
-    assert!(checked > 50, "{checked} paths found");
-}
-
-#[test]
 fn every_form_of_a_dependency_is_seen() {
     let manifest = "\
 [package]
@@ -492,11 +484,24 @@ libc = \"0.2\"
 [dev-dependencies.smtt-machine]
 path = \"../smtt-machine\"
 ";
-    let (name, forbidden) = WALLS[0];
-    assert_eq!(name, "smtt-model");
+    let [common, model] = [&WALLS[0], &WALLS[1]];
+    assert_eq!(model.folder, "smtt-model");
     assert_eq!(
-        beyond_the_wall(manifest, forbidden),
-        ["aya-log", "nix", "procfs", "smtt-daemon", "tokio"]
+        model.wrong(manifest),
+        ["smtt-daemon", "nix", "procfs", "tokio"]
+    );
+    assert_eq!(
+        common.wrong(manifest)[..4],
+        ["smtt-common", "smtt-daemon", "aya-log", "nix"]
+    );
+    assert_eq!(model.wrong(""), ["no smtt-common"]);
+    assert_eq!(
+        Vec::from_iter(dependencies(manifest, &TESTS)),
+        ["libc", "smtt-machine"]
+    );
+    assert_eq!(
+        Vec::from_iter(members("\nmembers = [\"a\", \n\"b/c\"]\nexclude = [\"d\"]")),
+        ["a", "b/c"]
     );
 }
 
@@ -539,16 +544,6 @@ use std::{env, net};
     assert_eq!(
         module_path(Path::new("src/a.rs"), "tests"),
         Path::new("src/a/tests")
-    );
-}
-
-#[test]
-fn files_are_found_in_documents() {
-    let text = "`a/b.rs` `/etc/x.toml` `c.rs` `d/e.java x` `smtt-model/src/state` `f/g.java`";
-    assert_eq!(named_files(text), ["a/b.rs", "f/g.java"]);
-    assert_eq!(
-        modules("pub mod a;\nmod b;\n#[cfg(test)]\nmod c;\n"),
-        ["a", "b"]
     );
 }
 

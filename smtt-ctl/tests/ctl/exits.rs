@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use smtt_skip::{NotSkipped, skip};
+
 use super::{Daemon, ctl};
 
 #[test]
@@ -48,10 +50,9 @@ fn exit_codes_say_how_it_went() {
 }
 
 #[test]
-fn no_permission_is_its_own_code() {
+fn no_permission_is_its_own_code() -> Result<(), NotSkipped> {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root, to run smtt-ctl as another user");
-        return;
+        return skip("root", "smtt-ctl runs as another user");
     }
     let daemon = Daemon::with_job();
     // The other user may enter the folder, but not use the socket.
@@ -88,4 +89,5 @@ fn no_permission_is_its_own_code() {
         String::from_utf8_lossy(&output.stderr).contains("no permission"),
         "{output:?}"
     );
+    Ok(())
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parquet::file::reader::FileReader as _;
 use serde_json::{Map, Value};
 use smtt_model::ledger::trace::TraceCounts;
+use smtt_skip::{NotSkipped, skip};
 use smtt_store::folder::{list_segments, partition};
 use smtt_store::read::Reader;
 use smtt_store::record::{COLUMNS, Kind, Origin, Physical, Record};
@@ -377,22 +378,18 @@ struct Tmpfs(std::path::PathBuf);
 
 impl Tmpfs {
     /// `None`, with a line that says so, where this user may not mount.
-    fn mount(path: &Path, kib: u32) -> Option<Self> {
+    fn mount(path: &Path, kib: u32) -> Result<Option<Self>, NotSkipped> {
         use nix::mount::{MsFlags, mount};
         fs::create_dir_all(path).expect("a folder to mount on");
-        let options = format!("size={kib}k");
         match mount(
             Some("tmpfs"),
             path,
             Some("tmpfs"),
             MsFlags::empty(),
-            Some(options.as_str()),
+            Some(format!("size={kib}k").as_str()),
         ) {
-            Ok(()) => Some(Self(path.to_owned())),
-            Err(error) => {
-                println!("skipped: mounting a tmpfs needs root: {error}");
-                None
-            }
+            Ok(()) => Ok(Some(Self(path.to_owned()))),
+            Err(error) => skip("root", format!("no tmpfs: {error}")).map(|()| None),
         }
     }
 
@@ -415,11 +412,12 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn a_full_disk_is_a_named_loss_and_the_writer_goes_on_when_there_is_room() {
+fn a_full_disk_is_a_named_loss_and_the_writer_goes_on_when_there_is_room() -> Result<(), NotSkipped>
+{
     let scratch = tempfile::tempdir().expect("scratch");
     let mounted = scratch.path().join("disk");
-    let Some(_disk) = Tmpfs::mount(&mounted, 1024) else {
-        return;
+    let Some(_disk) = Tmpfs::mount(&mounted, 1024)? else {
+        return Ok(());
     };
     let folder = mounted.join("trace");
     let source = source("app-1");
@@ -451,14 +449,15 @@ fn a_full_disk_is_a_named_loss_and_the_writer_goes_on_when_there_is_room() {
     bench.take(records(&source, 0, 100));
     assert_eq!(bench.finish().written, before + 100);
     assert_eq!(written(&folder).len() as u64, before + 100);
+    Ok(())
 }
 
 #[test]
-fn a_folder_that_turns_read_only_is_a_named_loss() {
+fn a_folder_that_turns_read_only_is_a_named_loss() -> Result<(), NotSkipped> {
     let scratch = tempfile::tempdir().expect("scratch");
     let mounted = scratch.path().join("disk");
-    let Some(disk) = Tmpfs::mount(&mounted, 8192) else {
-        return;
+    let Some(disk) = Tmpfs::mount(&mounted, 8192)? else {
+        return Ok(());
     };
     let source = source("app-1");
     let mut bench = Bench::new(TraceSettings {
@@ -484,6 +483,7 @@ fn a_folder_that_turns_read_only_is_a_named_loss() {
     bench.writer.rotate();
     bench.take(records(&source, 0, 10));
     assert_eq!(bench.finish().written, 20);
+    Ok(())
 }
 
 #[test]

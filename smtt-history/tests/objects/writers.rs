@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_history::objects::Location;
@@ -16,6 +16,7 @@ use smtt_history::out::Kind;
 use xtask::event_log::ID;
 use xtask::http::get;
 use xtask::process::wait_for;
+use xtask::random::moment;
 
 use crate::lab::{self, Bucket, lab};
 use crate::parts;
@@ -25,18 +26,6 @@ const KILLS: u32 = 5;
 /// Times that two start together.
 const RACES: u32 = 3;
 const TABLES: [&str; 3] = ["meta.parquet", "tasks.parquet", "task_sql.parquet"];
-
-/// A number that differs in each run of the test.
-fn random() -> u64 {
-    use std::hash::{BuildHasher as _, Hasher as _};
-    std::hash::RandomState::new().build_hasher().finish()
-}
-
-/// A moment within a time or a little after it: at random within one of its [`KILLS`] parts.
-fn moment(part: u32, whole: Duration) -> Duration {
-    let step = whole.mul_f64(1.1) / KILLS;
-    step * part + step.mul_f64((random() % 1000) as f64 / 1000.0)
-}
 
 /// Tables that the bucket's pointer names, byte by byte those of a folder; `None` where there is no pointer.
 fn tables(bucket: &Bucket, reference: &Path) -> Result<Option<()>> {
@@ -99,7 +88,7 @@ fn an_import_that_is_killed_leaves_whole_tables_or_none() -> Result<()> {
         }
         let more: &[&str] = if replaces { &["--replace"] } else { &[] };
         let mut child = bucket.program().args(import(&bucket, &log, more)).spawn()?;
-        sleep(moment(2 * round % KILLS, whole));
+        sleep(moment(2 * round % KILLS, KILLS, whole));
         hit += u32::from(child.try_wait()?.is_none());
         child.kill()?;
         child.wait()?;
@@ -327,7 +316,7 @@ fn a_compaction_that_is_killed_leaves_the_parts_or_the_tables() -> Result<()> {
         empty(&bucket)?;
         bucket.upload(&store, "history")?;
         let mut child = compact().spawn()?;
-        sleep(moment(round, whole));
+        sleep(moment(round, KILLS, whole));
         hit += u32::from(child.try_wait()?.is_none());
         child.kill()?;
         child.wait()?;

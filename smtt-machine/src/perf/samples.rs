@@ -129,25 +129,23 @@ impl Drop for Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use smtt_skip::{NotSkipped, skip};
 
     #[test]
-    fn every_hit_of_a_tracepoint_is_recorded_until_the_buffer_is_full() {
+    fn every_hit_of_a_tracepoint_is_recorded_until_the_buffer_is_full() -> Result<(), NotSkipped> {
         let folders = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let id = folders.iter().find_map(|root| {
             std::fs::read_to_string(format!("{root}/events/exceptions/page_fault_user/id")).ok()
         });
         let Some(id) = id.and_then(|id| id.trim().parse().ok()) else {
-            println!(
-                "skipped: tracefs is not mounted, or not for us, or has no tracepoint of page faults"
+            return skip(
+                "tracepoints",
+                "tracefs is not mounted, or not for us, or has no tracepoint of page faults",
             );
-            return;
         };
         let mut samples = match Samples::of_tracepoint(id, 0, 2) {
             Ok(samples) => samples,
-            Err(error) => {
-                println!("skipped: {}", super::super::refusal(&error));
-                return;
-            }
+            Err(error) => return skip("tracepoints", super::super::refusal(&error)),
         };
         let touch = |pages: usize| {
             // SAFETY: a new mapping, written inside its bounds, and given back.
@@ -193,5 +191,6 @@ mod tests {
         touch(1);
         let (_, lost) = count(&mut samples);
         assert!(lost > 0);
+        Ok(())
     }
 }

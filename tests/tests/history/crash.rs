@@ -23,6 +23,7 @@ use xtask::event_log::{self, ID, Shape};
 use xtask::http::get;
 use xtask::paths::{DEMO_SPARK, Paths};
 use xtask::process::{free_port, output, wait_for};
+use xtask::random::{moment, random};
 
 use crate::application::{Ended, application};
 use crate::live::{names, only, same_columns, same_tables, values};
@@ -56,18 +57,6 @@ fn check(folder: &Path) -> Result<u64> {
     let python = Paths::find()?.spark_env(DEMO_SPARK).join("bin/python");
     let files = output(Command::new(python).args(["-c", CHECK]).arg(folder))?;
     Ok(files.trim().parse()?)
-}
-
-/// A number that differs in each run of the test.
-fn random() -> u64 {
-    use std::hash::{BuildHasher as _, Hasher as _};
-    std::hash::RandomState::new().build_hasher().finish()
-}
-
-/// A moment within a time or a little after it: at random within one of its [`KILLS`] parts.
-fn moment(part: u32, whole: Duration) -> Duration {
-    let step = whole.mul_f64(1.1) / KILLS;
-    step * part + step.mul_f64((random() % 1000) as f64 / 1000.0)
 }
 
 fn program() -> Result<Command> {
@@ -180,7 +169,7 @@ fn an_import_that_is_killed_leaves_whole_tables_or_none() -> Result<()> {
             fs::remove_dir_all(bench.store.join(ID))?;
         }
         let child = import(replaces)?.spawn()?;
-        sleep(moment(2 * round % KILLS, bench.whole));
+        sleep(moment(2 * round % KILLS, KILLS, bench.whole));
         hit += u32::from(kill(child)?);
         unfinished += bench.look(round)?;
         ensure!(!replaces || bench.store.join(ID).exists(), "round {round}");
@@ -213,7 +202,7 @@ fn a_server_that_is_killed_leaves_whole_tables_or_none() -> Result<()> {
         let asked = path.clone();
         // The first question imports the log.
         let client = std::thread::spawn(move || get(port, &asked).is_ok());
-        sleep(moment(round, bench.whole));
+        sleep(moment(round, KILLS, bench.whole));
         kill(child)?;
         hit += u32::from(!client.join().unwrap_or_default());
         unfinished += bench.look(round)?;
@@ -252,7 +241,7 @@ pub fn compaction(run: &Ended<'_>) -> Result<()> {
     for round in 0..KILLS {
         let store = copy(&round.to_string())?;
         let child = compact(&store)?.spawn()?;
-        sleep(moment(round, whole));
+        sleep(moment(round, KILLS, whole));
         hit += u32::from(kill(child)?);
         let own = store.join(id);
         if names(&own) == parts {

@@ -19,6 +19,7 @@ use smtt_tests::lab::programs;
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
+use xtask::random::random;
 
 use crate::lab::{Workload, alone, library};
 
@@ -42,12 +43,6 @@ const FIRST_USER: usize = 20_000;
 enum First {
     Daemon,
     Executor,
-}
-
-/// A number that differs in each run of the test.
-fn random() -> u64 {
-    use std::hash::{BuildHasher as _, Hasher as _};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// An executor with a copy of the library at a path of its own, as the marker unpacks it.

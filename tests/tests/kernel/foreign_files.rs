@@ -167,7 +167,7 @@ fn a_swapped_library_puts_no_breakpoint_into_another_file() -> Result<()> {
             Probing::Unknown(_) => unknown += 1,
             Probing::Failed(_) => {}
         }
-        libraries.left(process.pid, process.image);
+        libraries.process_ended(process.pid, process.image);
         ensure!(
             code.bytes() == bytes,
             "attempt {attempts} changed the code of a file of root's"

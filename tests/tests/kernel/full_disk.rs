@@ -15,7 +15,7 @@ use smtt_daemon::subordinate::ShareOwners;
 use smtt_model::postmortem::{Report, Row, Verdict};
 use smtt_model::protocol::ListQuery;
 use smtt_tests::skip::skip;
-use xtask::process::wait_for;
+use xtask::process::{is_root, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -56,8 +56,7 @@ impl Drop for Stop {
 
 #[test]
 fn a_full_disk_delays_a_verdict_and_loses_none() -> Result<()> {
-    // SAFETY: geteuid has no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip("root", "a file system is mounted");
     }
     let disk = Small::mount()?;

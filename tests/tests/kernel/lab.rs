@@ -20,6 +20,7 @@ pub use smtt_tests::workload::{Workload, library};
 use tempfile::TempDir;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
+use xtask::process::is_root;
 
 /// Counts are compared with the previous reading, so tests must not disturb each other's timing.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -50,8 +51,7 @@ pub struct KernelLab {
 /// The turn of a test that starts whole daemons; `None` (and a line that says why) without root.
 pub fn alone() -> Result<Option<MutexGuard<'static, ()>>> {
     let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: geteuid has no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip("root", "the daemon needs CAP_BPF and CAP_PERFMON")?;
         return Ok(None);
     }
@@ -97,8 +97,7 @@ fn load(
     settings: &ProbeSettings,
     turn: Option<MutexGuard<'static, ()>>,
 ) -> Result<Option<KernelLab>> {
-    // SAFETY: geteuid has no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip("root", "the probes need CAP_BPF and CAP_PERFMON")?;
         return Ok(None);
     }

@@ -10,6 +10,7 @@ use smtt_tests::skip::skip;
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
+use xtask::process::is_root;
 
 use crate::lab::Workload;
 
@@ -37,8 +38,7 @@ fn or_none(row: &Value, field: &str) -> u64 {
 
 #[test]
 fn a_hundred_thousand_blocks_have_their_true_size_in_bounded_memory() -> Result<()> {
-    // SAFETY: geteuid has no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip("root", "the daemon needs CAP_BPF and CAP_PERFMON");
     }
     let folder = tempfile::tempdir()?;

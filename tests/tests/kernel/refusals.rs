@@ -5,11 +5,11 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use smtt_tests::lab::programs;
 use smtt_tests::skip::skip;
+use xtask::process::is_root;
 
 #[test]
 fn in_a_pid_namespace_that_is_not_the_first_the_daemon_refuses() -> Result<()> {
-    // SAFETY: geteuid(2) has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip("root", "a pid namespace needs CAP_SYS_ADMIN");
     }
     let daemon = programs()?.join("smtt-daemon");

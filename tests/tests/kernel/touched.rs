@@ -13,6 +13,7 @@ use smtt_common::event::used::{
 };
 use smtt_config::FaultHook;
 use smtt_model::verdict::{FIRST_TOUCH, VerdictState};
+use smtt_tests::json::number;
 use smtt_tests::skip::skip;
 
 use crate::accounts::accounts_of;
@@ -36,11 +37,6 @@ fn pages(used: &TaskUsed) -> [Option<u64>; 3] {
 
 fn faults(used: &TaskUsed) -> u64 {
     used.accounts[FAULTS_MINOR] + used.accounts[FAULTS_MAJOR]
-}
-
-fn number(value: &Value, field: &str) -> Result<u64> {
-    let number = value[field].as_u64();
-    number.with_context(|| format!("no {field} in {value}"))
 }
 
 /// Why the figures are not exact: the kernel has no programs for the return of its functions.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::CORES;
 use crate::daemon::Daemon;
+use crate::json::number;
 use crate::paths::Paths;
 use crate::process::check_interrupt;
 use crate::spark::{Application, Spark, Submitted};
@@ -186,12 +187,6 @@ fn wait(
         thread::sleep(SAMPLE);
     }
     Ok(())
-}
-
-fn number(row: &Value, key: &str) -> Result<u64> {
-    row[key]
-        .as_u64()
-        .with_context(|| format!("smtt-ctl gives no {key} in {row}"))
 }
 
 /// The rows of RDDs, without the row of no RDD and the row of the rest.

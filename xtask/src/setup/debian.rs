@@ -8,6 +8,7 @@ use std::{fs, io};
 use anyhow::{Context, Result, bail};
 
 use crate::paths::{Jdk, Paths};
+use crate::process::is_root;
 use crate::step::{Step, Steps};
 
 /// The purpose of a package, and the check whether the machine already has its program (from this package or another
@@ -125,8 +126,7 @@ pub(super) fn install(step: &mut Step, packages: &[&str]) -> Result<()> {
             packages.join(", ")
         );
     }
-    // SAFETY: geteuid(2) has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         bail!("installing {} needs root", packages.join(", "));
     }
     if packages.iter().any(|package| !known(package)) {

@@ -1,18 +1,10 @@
 //! Python environments with PySpark: each is a whole Spark distribution of one version.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
+use super::python;
 use crate::paths::Paths;
-use crate::process::output;
 use crate::step::{Stamp, Steps};
-
-const VENV_LIMIT: Duration = Duration::from_secs(300);
-const PIP_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Compares every installed file with pip's own record, which detects an interrupted installation.
 const VERIFY: &str = "
@@ -29,14 +21,16 @@ sys.exit(0 if pyspark.__version__ == found.version == sys.argv[1] else f'it is P
 /// Step: the environment of one Spark version.
 pub(super) fn environment(paths: &Paths, steps: &mut Steps, version: &str) -> Result<()> {
     let folder = paths.spark_env(version);
-    let python = folder.join("bin/python");
+    let program = folder.join("bin/python");
     let stamp = Stamp::new(
         paths.cache.join(format!("stamp/spark-{version}")),
         format!("pyspark=={version}\n"),
     );
     // A complete environment without a stamp is reused.
     let done = || {
-        python.is_file() && (stamp.valid() || (complete(&python, version) && stamp.write().is_ok()))
+        program.is_file()
+            && (stamp.valid()
+                || (python::passes(&program, &[VERIFY, version]) && stamp.write().is_ok()))
     };
     let title = format!("Spark {version} (pyspark from the Python package index, 300 to 500 MB)");
     let remedy = "check that pip reaches its index (`python3 -m pip download pyspark --no-deps -d /tmp`), then run it again";
@@ -47,25 +41,8 @@ pub(super) fn environment(paths: &Paths, steps: &mut Steps, version: &str) -> Re
         done,
         |step| {
             stamp.remove()?;
-            if folder.exists() {
-                fs::remove_dir_all(&folder)
-                    .with_context(|| format!("cannot remove {}", folder.display()))?;
-            }
-            step.run(
-                Command::new("python3").args(["-m", "venv"]).arg(&folder),
-                VENV_LIMIT,
-            )?;
-            let mut pip = Command::new(&python);
-            pip.args([
-                "-m",
-                "pip",
-                "install",
-                "--no-input",
-                "--disable-pip-version-check",
-                "--no-cache-dir",
-                "--progress-bar=off",
-            ]);
-            step.run(pip.arg(format!("pyspark=={version}")), PIP_LIMIT)
+            python::make(step, &folder)?;
+            python::install(step, &program, [format!("pyspark=={version}")])
         },
     )
 }
@@ -75,30 +52,13 @@ const PYARROW: &str = "26.0.1";
 
 /// Step: PyArrow in the environment of one Spark version.
 pub(super) fn reader(paths: &Paths, steps: &mut Steps, version: &str) -> Result<()> {
-    let python = paths.spark_env(version).join("bin/python");
+    let program = paths.spark_env(version).join("bin/python");
     let check = format!("import pyarrow.dataset; assert pyarrow.__version__ == '{PYARROW}'");
-    let done = || output(Command::new(&python).args(["-c", &check])).is_ok();
     steps.step(
         &format!("PyArrow {PYARROW}, a second reader of trace files"),
         paths.logs().join("pyarrow.log"),
-        "check that pip reaches its index, then run it again",
-        done,
-        |step| {
-            let mut pip = Command::new(&python);
-            pip.args([
-                "-m",
-                "pip",
-                "install",
-                "--no-input",
-                "--disable-pip-version-check",
-                "--no-cache-dir",
-                "--progress-bar=off",
-            ]);
-            step.run(pip.arg(format!("pyarrow=={PYARROW}")), PIP_LIMIT)
-        },
+        python::REMEDY,
+        || python::passes(&program, &[&check]),
+        |step| python::install(step, &program, [format!("pyarrow=={PYARROW}")]),
     )
-}
-
-fn complete(python: &Path, version: &str) -> bool {
-    output(Command::new(python).args(["-c", VERIFY, version])).is_ok()
 }

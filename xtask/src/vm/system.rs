@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::packages;
 use super::prepare::unpacked;
 use crate::paths::{DEMO_SPARK, Paths};
+use crate::process::is_root;
 use crate::step::Steps;
 
 /// Debian suite of the disk.
@@ -51,9 +52,7 @@ pub fn disk(paths: &Paths) -> Result<PathBuf> {
         &key,
         title,
         |step, folder| {
-            // SAFETY: geteuid(2) has no arguments and cannot fail.
-            let user = unsafe { libc::geteuid() };
-            ensure!(user == 0, "installing a Debian into a folder needs root");
+            ensure!(is_root(), "installing a Debian into a folder needs root");
             let tree = folder.join("tree");
             packages::install(step, SUITE, &PACKAGES, &tree)?;
             for (file, text) in [
