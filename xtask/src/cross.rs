@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use smtt_common::event::marker::LIBRARY_NAME;
 
 use crate::paths::Paths;
-use crate::process::output;
+use crate::process::{self, output};
 use crate::step::Steps;
 use crate::vm::{Processor, packages, unpacked};
 
@@ -96,13 +96,10 @@ pub fn build(paths: &Paths, processor: Processor) -> Result<Command> {
     Ok(command)
 }
 
-/// Cargo without the environment of the cargo that runs this program, and at low CPU priority.
+/// Cargo without the environment of the cargo that runs this program.
 fn cargo() -> Command {
-    let mut command = Command::new("nice");
-    command
-        .args(["-n", "19", "cargo"])
-        .env("SMTT_EBPF_REQUIRED", "1")
-        .stdin(Stdio::null());
+    let mut command = process::cargo();
+    command.stdin(Stdio::null());
     for name in [
         "CARGO",
         "RUSTFLAGS",
@@ -122,9 +119,9 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
     let mut command = cargo();
     if nightly_with_source() {
         // The user's cargo may not be rustup's, so `+nightly` may be unknown.
-        command = Command::new("nice");
+        command = Command::new("rustup");
         command
-            .args(["-n", "19", "rustup", "run", "nightly", "cargo"])
+            .args(["run", "nightly", "cargo"])
             .stdin(Stdio::null());
     } else {
         let debian = paths.cache.join("rust-web/usr");

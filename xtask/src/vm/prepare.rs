@@ -35,15 +35,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The emulator's command. It uses the libraries unpacked with it, independent of the system's, and runs at low CPU
-    /// priority.
+    /// The emulator's command. It uses the libraries unpacked with it, independent of the system's.
     pub fn emulator(&self, processor: Processor) -> Command {
         let at = |part: &str| self.emulator.join(part);
         let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"]
             .map(|part| at(part).display().to_string());
-        let mut command = Command::new("nice");
-        command.args(["-n", "19"]);
-        command.arg(at("lib64/ld-linux-x86-64.so.2"));
+        let mut command = Command::new(at("lib64/ld-linux-x86-64.so.2"));
         command.args(["--library-path", &libraries.join(":")]);
         command.arg(at("usr/bin").join(processor.emulator()));
         for folder in ["usr/share/qemu", "usr/share/seabios"] {
