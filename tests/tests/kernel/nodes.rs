@@ -14,7 +14,9 @@ use smtt_model::rows::{Filter, PagesBy};
 use smtt_tests::skip::skip;
 
 use crate::page_limits::in_the_middle;
-use crate::pages::{GENEROUS, MIB, PAGE, Scene, methods, nodes, numa_maps, resolver, scene, sum};
+use crate::pages::{
+    GENEROUS, MIB, PAGE, Scene, methods, nodes, numa_maps, resolver, scene, sum, whole_round,
+};
 
 const NODES: &str = "/sys/devices/system/node";
 /// How long the kernel may take to offline the memory of a node.
@@ -158,7 +160,7 @@ fn nodes_without_memory_or_processors_and_memory_that_goes_are_told_right() -> R
         };
         let removable = Removable::new(*memory_only, *processors_only)?;
         let mut resolver = resolver(GENEROUS, method);
-        resolver.round(&scene.shared, &|| false);
+        whole_round(&mut resolver, &scene.shared)?;
         is_right(&scene, method, &with_memory)?;
         let told = scene.told("bound")?;
         let row = scene.row("bound")?;
@@ -188,7 +190,7 @@ fn nodes_without_memory_or_processors_and_memory_that_goes_are_told_right() -> R
         );
 
         // Both are offline now.
-        resolver.round(&scene.shared, &|| false);
+        whole_round(&mut resolver, &scene.shared)?;
         is_right(&scene, method, &left)?;
         let row = scene.row("bound")?;
         let expected = numa_maps(scene.workload.pid(), told.address)?;

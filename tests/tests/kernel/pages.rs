@@ -16,7 +16,9 @@ use smtt_machine::pages::{Machine, Method};
 use smtt_model::decode::decode;
 use smtt_model::rows::{Filter, PagesBy, PagesRow};
 use smtt_model::state::Limits;
+use smtt_tests::lab::LIMIT;
 use smtt_tests::skip::skip;
+use xtask::process::wait_for;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
@@ -256,6 +258,16 @@ pub fn resolver(settings: PlacementSettings, method: Method) -> Resolver {
     )
 }
 
+/// A round in which every executor was examined. On a busy machine a step may take longer than the resolver waits for
+/// a process; it then tries again after a pause.
+pub fn whole_round(resolver: &mut Resolver, shared: &Shared) -> Result<()> {
+    wait_for("every executor is examined", LIMIT, || {
+        let refused = resolver.counts().refused;
+        resolver.round(shared, &|| false);
+        Ok((resolver.counts().refused == refused).then_some(()))
+    })
+}
+
 #[test]
 fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
     let Some(scene) = scene(&[])? else {
@@ -263,7 +275,7 @@ fn every_page_is_in_the_state_that_the_kernel_says() -> Result<()> {
     };
     for method in methods() {
         let mut resolver = resolver(GENEROUS, method);
-        resolver.round(&scene.shared, &|| false);
+        whole_round(&mut resolver, &scene.shared)?;
         for (kind, block) in &scene.blocks {
             let row = scene.row(kind)?;
             let entries = scene.entries(block)?;
@@ -322,7 +334,7 @@ fn bytes_that_were_read_are_those_that_are_there() -> Result<()> {
         "their placement is unknown"
     );
     for method in methods() {
-        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        whole_round(&mut resolver(GENEROUS, method), &scene.shared)?;
         let row = scene.row("half")?;
         ensure!(
             row.reads == Some(2) && row.hotness.is_some_and(|hot| (0.5..=2.0).contains(&hot)),
@@ -357,7 +369,7 @@ fn frames_are_those_of_pagemap() -> Result<()> {
         return Ok(());
     };
     for method in methods() {
-        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        whole_round(&mut resolver(GENEROUS, method), &scene.shared)?;
         let mut known = 0;
         for (kind, told) in &scene.blocks {
             let frames = scene.frames(told)?;
@@ -406,7 +418,7 @@ fn large_pages_are_what_kpageflags_and_smaps_say() -> Result<()> {
     }
     println!("kpageflags: {flagged} bytes on large pages");
     for method in methods() {
-        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        whole_round(&mut resolver(GENEROUS, method), &scene.shared)?;
         let row = scene.row("huge")?;
         ensure!(
             on_pages_of(&row, 2 * MIB) == large_kib * 1024
@@ -481,7 +493,7 @@ fn nodes_are_those_of_numa_maps() -> Result<()> {
         );
     }
     for method in methods() {
-        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        whole_round(&mut resolver(GENEROUS, method), &scene.shared)?;
         let large = scene.told("large")?;
         let expected = numa_maps(scene.workload.pid(), large.address)?;
         let row = scene.row("large")?;
@@ -508,7 +520,7 @@ fn memory_that_is_bound_to_the_second_node_is_on_it() -> Result<()> {
         return Ok(());
     };
     for method in methods() {
-        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        whole_round(&mut resolver(GENEROUS, method), &scene.shared)?;
         let row = scene.row("bound")?;
         println!("{method:?}: {row:?}");
         ensure!(
@@ -538,7 +550,7 @@ fn pages_that_were_swapped_out_are_reported() -> Result<()> {
         "the kernel refuses MADV_PAGEOUT"
     );
     for method in methods() {
-        resolver(GENEROUS, method).round(&scene.shared, &|| false);
+        whole_round(&mut resolver(GENEROUS, method), &scene.shared)?;
         let row = scene.row("swapped")?;
         println!("{method:?}: {row:?}");
         // The test above compares with this test's own reading; this one checks that the figure is not zero.
