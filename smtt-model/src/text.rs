@@ -1,8 +1,8 @@
 //! Text that others wrote, on terminals and pages: executors, event logs and workers must not be able to control where
 //! it appears.
 
-/// Whether a character controls a terminal, separates lines, changes the direction of text, or is invisible. No such
-/// character of a fact, an event log or a worker's answer is shown: the replacement character takes its place.
+/// Whether a character controls a terminal, separates lines, changes the direction of text, or is invisible. On a
+/// terminal and in the report's page the replacement character takes its place; the history's pages isolate each text.
 #[must_use]
 pub fn is_harmful(letter: char) -> bool {
     let is_hidden = matches!(

@@ -74,7 +74,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         run::stage(paths, stage, &must_have, &place)
     };
     let first = each(&of(&[Lane::First]), now)?;
-    let (host, beside) = (of(&[Lane::Host, Lane::ByName]), of(&[Lane::Beside]));
+    let (host, beside) = (of(&[Lane::Host]), of(&[Lane::Beside]));
     let alone = host.is_empty();
     let (host, beside) = thread::scope(|scope| {
         let beside = scope.spawn(|| {
@@ -83,7 +83,13 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
                     return now(stage);
                 }
                 let log = paths.target.join(format!("log/stage-{}.log", stage.name));
-                let place = Arc::new(Place::file(&screen, &log)?);
+                let place = match Place::file(&screen, &log) {
+                    Ok(place) => Arc::new(place),
+                    Err(problem) => {
+                        screen.whole(format!("{problem:#}: the stage is shown as it runs\n"));
+                        return now(stage);
+                    }
+                };
                 screen.whole(format!(
                     "\n== {} begins beside the others; until it ends its output is in {}\n",
                     stage.name,
@@ -96,12 +102,14 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
         });
         (each(&host, now), beside.join())
     });
-    screen.end();
+    screen.end_line();
     let beside = beside.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let (host, beside) = (host?, beside?);
+    let by_name = each(&of(&[Lane::ByName]), now)?;
 
     let mut total = Tally::default();
     let (mut summary, mut tests, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    for mut results in first.into_iter().chain(host?).chain(beside?) {
+    for mut results in [first, host, beside, by_name].into_iter().flatten() {
         total.add(results.tally);
         summary.append(&mut results.summary);
         tests.append(&mut results.tests);

@@ -246,7 +246,7 @@ impl Wall {
 }
 
 /// Folders of the members in the manifest of a workspace.
-fn members(manifest: &str) -> BTreeSet<&str> {
+pub(crate) fn members(manifest: &str) -> BTreeSet<&str> {
     let list = manifest
         .split_once("\nmembers = [")
         .and_then(|(_, rest)| rest.split_once(']'))

@@ -157,7 +157,7 @@ fn plain(text: &str) -> String {
     let text = words.collect::<Vec<_>>().join(" ");
     let text: String = text
         .chars()
-        .filter(|it| !it.is_control())
+        .filter(|it| !smtt_model::text::is_harmful(*it))
         .take(SHOWN)
         .collect();
     text.trim_end_matches([':', ' ']).to_owned()

@@ -261,11 +261,19 @@ pub fn resolver(settings: PlacementSettings, method: Method) -> Resolver {
 /// A round in which every executor was examined. On a busy machine a step may take longer than the resolver waits for
 /// a process; it then tries again after a pause.
 pub fn whole_round(resolver: &mut Resolver, shared: &Shared) -> Result<()> {
-    wait_for("every executor is examined", LIMIT, || {
-        let refused = resolver.counts().refused;
+    let mut rounds = 0;
+    let whole = wait_for("every executor is examined", LIMIT, || {
+        let before = resolver.counts();
         resolver.round(shared, &|| false);
-        Ok((resolver.counts().refused == refused).then_some(()))
-    })
+        rounds += 1;
+        let after = resolver.counts();
+        let is_whole = after.refused == before.refused && after.ended == before.ended;
+        Ok((is_whole && after.looks > before.looks).then_some(()))
+    });
+    if rounds > 1 {
+        println!("examined in {rounds} rounds");
+    }
+    whole
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -53,7 +53,10 @@ pub fn stage(paths: &Paths, stage: &Stage, must_have: &str, place: &Arc<Place>) 
     let mut error = None;
     for arguments in stage.commands {
         let left = stage.limit.saturating_sub(start.elapsed());
-        if let Err(problem) = run(paths, stage, arguments, must_have, left, place, &mut said) {
+        let ran = run(paths, stage, arguments, must_have, left, place, &mut said);
+        // A command that was ended may have printed half a line.
+        place.end_line();
+        if let Err(problem) = ran {
             check_interrupt()?;
             error = Some(problem);
             break;
@@ -115,7 +118,7 @@ fn run(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    if std::io::stderr().is_terminal() && std::env::var_os("CARGO_TERM_COLOR").is_none() {
+    if std::io::stdout().is_terminal() && std::env::var_os("CARGO_TERM_COLOR").is_none() {
         command.env("CARGO_TERM_COLOR", "always");
     }
     let mut child = command.spawn().context("cannot start cargo")?;
@@ -151,8 +154,8 @@ fn run(
     });
     let start = Instant::now();
     let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break Ok(status);
+        if has_ended(&child)? {
+            break Ok(());
         }
         let late = start.elapsed() > limit;
         if late || check_interrupt().is_err() {
@@ -161,7 +164,6 @@ fn run(
             thread::sleep(Duration::from_secs(2));
             // SAFETY: as above.
             unsafe { libc::kill(-child.id().cast_signed(), libc::SIGKILL) };
-            child.wait()?;
             break Err(format!(
                 "stopped after {} s: {}",
                 start.elapsed().as_secs(),
@@ -183,12 +185,13 @@ fn run(
     };
     if !read(LEFT_BEHIND) {
         place.line("a process that a test left behind holds the output: ending its group");
-        // SAFETY: kill(2) takes two integers. The group has a member that holds our pipe, so its id is in use.
+        // SAFETY: as above.
         unsafe { libc::kill(-child.id().cast_signed(), libc::SIGKILL) };
         if !read(LEFT_BEHIND) {
             bail!("a process that a test left behind, in a group of its own, holds the output");
         }
     }
+    let exit = child.wait()?;
     let names = names.join().unwrap_or_default();
     if let Ok(output) = reader.join() {
         said.tally.add(output.results());
@@ -200,8 +203,22 @@ fn run(
         }
     }
     match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => bail!("cargo {} failed ({status})", arguments.join(" ")),
+        Ok(()) if exit.success() => Ok(()),
+        Ok(()) => bail!("cargo {} failed ({exit})", arguments.join(" ")),
         Err(reason) => bail!("cargo {} was {reason}", arguments.join(" ")),
     }
+}
+
+/// Whether the child has ended. It stays a zombie until the caller waits for it, so that its id, which is also that of its
+/// group, goes to no other process.
+fn has_ended(child: &Child) -> Result<bool> {
+    // SAFETY: siginfo_t is plain data, which waitid(2) fills.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: waitid(2) writes to `info`, which outlives the call.
+    if unsafe { libc::waitid(libc::P_PID, child.id(), &raw mut info, flags) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("cannot wait for cargo");
+    }
+    // SAFETY: the call above has filled it, or left it zero where the child still runs.
+    Ok(unsafe { info.si_pid() } != 0)
 }

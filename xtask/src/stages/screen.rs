@@ -45,9 +45,12 @@ impl Screen {
         }
     }
 
-    /// Prints what still waits.
-    pub fn end(&self) {
-        self.bytes(b"\n");
+    /// Ends a line that was not ended, and prints what waits for it.
+    pub fn end_line(&self) {
+        let within_line = self.state().within_line;
+        if within_line {
+            self.bytes(b"\n");
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -100,6 +103,13 @@ impl Place {
         match self {
             Self::Screen(screen) => screen.whole(format!("{line}\n")),
             Self::File(..) => self.bytes(format!("{line}\n").as_bytes()),
+        }
+    }
+
+    /// Ends a line on the screen that was not ended.
+    pub fn end_line(&self) {
+        if let Self::Screen(screen) = self {
+            screen.end_line();
         }
     }
 
