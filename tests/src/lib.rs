@@ -29,9 +29,11 @@
 pub mod application;
 pub mod attackers;
 pub mod cgroup;
+#[cfg(target_arch = "x86_64")]
 pub mod export;
 pub mod faults;
 pub mod heap;
+#[cfg(target_arch = "x86_64")]
 pub mod history;
 pub mod job_trace;
 pub mod jvm;

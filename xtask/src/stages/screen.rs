@@ -9,28 +9,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result};
 
 /// What both lanes print to.
-#[derive(Debug, Default)]
 pub struct Screen(Mutex<State>);
 
-#[derive(Debug, Default)]
 struct State {
+    out: Box<dyn Write + Send>,
     /// Whether the last byte of the output as it arrives is no line's end. A test prints its name when it begins.
     within_line: bool,
     /// Whole texts that wait for that line's end.
     waiting: Vec<String>,
 }
 
+impl Default for Screen {
+    /// Standard output.
+    fn default() -> Self {
+        Self::to(std::io::stdout())
+    }
+}
+
 impl Screen {
+    fn to(out: impl Write + Send + 'static) -> Self {
+        Self(Mutex::new(State {
+            out: Box::new(out),
+            within_line: false,
+            waiting: Vec::new(),
+        }))
+    }
+
     /// Prints bytes as they arrive.
     pub fn bytes(&self, bytes: &[u8]) {
         let mut state = self.state();
-        print(bytes);
+        state.print(bytes);
         if let Some(last) = bytes.last() {
             state.within_line = *last != b'\n';
         }
         if !state.within_line {
-            for text in state.waiting.drain(..) {
-                print(text.as_bytes());
+            for text in std::mem::take(&mut state.waiting) {
+                state.print(text.as_bytes());
             }
         }
     }
@@ -41,7 +55,7 @@ impl Screen {
         if state.within_line {
             state.waiting.push(text);
         } else {
-            print(text.as_bytes());
+            state.print(text.as_bytes());
         }
     }
 
@@ -58,14 +72,15 @@ impl Screen {
     }
 }
 
-/// A closed standard output does not end the tests.
-fn print(bytes: &[u8]) {
-    let mut out = std::io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).ok();
+impl State {
+    /// A closed standard output does not end the tests.
+    fn print(&mut self, bytes: &[u8]) {
+        let out = &mut self.out;
+        out.write_all(bytes).and_then(|()| out.flush()).ok();
+    }
 }
 
 /// Where a stage prints.
-#[derive(Debug)]
 pub enum Place {
     /// To the screen, at once.
     Screen(Arc<Screen>),
@@ -132,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_whole_text_waits_for_the_end_of_a_line() {
-        let screen = Screen::default();
+        let screen = Screen::to(std::io::sink());
         screen.bytes(b"test a ... ");
         screen.whole("whole\n".to_owned());
         assert_eq!(screen.state().waiting, ["whole\n"]);
@@ -147,7 +162,7 @@ mod tests {
     #[test]
     fn a_stage_in_a_file_is_shown_when_it_ends() {
         let folder = tempfile::tempdir().expect("a folder");
-        let screen = Arc::new(Screen::default());
+        let screen = Arc::new(Screen::to(std::io::sink()));
         screen.bytes(b"test a ... ");
         let place = Place::file(&screen, &folder.path().join("log/stage.log")).expect("a file");
         place.bytes(b"test b ... ");
