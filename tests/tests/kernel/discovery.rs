@@ -8,10 +8,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use smtt_common::event::Kind;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 use smtt_config::FaultHook;
-use smtt_daemon::discover::Discoverer;
+use smtt_daemon::discover::{Discoverer, Found};
 use smtt_daemon::probes::library::Probing;
 use smtt_model::verdict::VerdictState;
+use smtt_tests::lab::LIMIT;
+use xtask::process::wait_for;
 
+use crate::foreign_files::find;
 use crate::lab::{Workload, all, lab, library, with_hook};
 
 #[test]
@@ -28,11 +31,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         lab.executor(workload.pid()).is_err(),
         "it was described before the probes were there"
     );
-    let found = Discoverer::new(lab.probes.libraries())
-        .scan(Instant::now())
-        .into_iter()
-        .find(|found| found.pid == workload.pid())
-        .context("it is not found")?;
+    let found = find(&mut Discoverer::new(lab.probes.libraries()), workload.pid())?;
     ensure!(
         found.library == Some(Probing::Probed),
         "{:?}",
@@ -111,16 +110,20 @@ fn an_executor_that_could_not_be_adopted_is_found_again_after_a_pause() -> Resul
     };
     let mut discoverer = Discoverer::new(lab.probes.libraries());
     let begin = Instant::now();
-    let mut find = |after| {
+    let mut scan = |after| {
         let found = discoverer.scan(begin + Duration::from_secs(after));
         found.into_iter().find(|found| found.pid == workload.pid())
     };
-    let mut found = find(0).context("it is not found")?;
-    ensure!(find(300).is_none(), "it is adopted and found again");
+    // An inspection may take longer than a scan waits for it.
+    let until_found = |scan: &mut dyn FnMut(u64) -> Option<Found>, after| {
+        wait_for("it is found", LIMIT, || Ok(scan(after)))
+    };
+    let mut found = until_found(&mut scan, 0)?;
+    ensure!(scan(300).is_none(), "it is adopted and found again");
     for (soon, later) in [(300, 310), (310, 320)] {
         found.adoption().failed();
-        ensure!(find(soon).is_none(), "it is tried again without a pause");
-        found = find(later).context("a failed adoption is final")?;
+        ensure!(scan(soon).is_none(), "it is tried again without a pause");
+        found = until_found(&mut scan, later).context("a failed adoption is final")?;
     }
     workload.run()?;
     workload.end()

@@ -17,6 +17,7 @@ use smtt_model::readings::Channel;
 use smtt_tests::page_walk::{FEW_PAGES, FEW_RDD, READ_RDD, WRITTEN_RDD};
 use smtt_tests::witness;
 
+use crate::foreign_files::find;
 use crate::lab::{KernelLab, Workload, all, lab, with_hook};
 
 /// Nanoseconds of the clock per sample.
@@ -336,11 +337,7 @@ fn an_executor_that_was_there_first_has_its_page_walks() -> Result<()> {
     let Some(mut lab) = lab(&clock_and_faults())? else {
         return Ok(());
     };
-    let found = Discoverer::new(lab.probes.libraries())
-        .scan(Instant::now())
-        .into_iter()
-        .find(|found| found.pid == workload.pid())
-        .context("it is not found")?;
+    let found = find(&mut Discoverer::new(lab.probes.libraries()), workload.pid())?;
     ensure!(
         found.library == Some(Probing::Probed),
         "{:?}",

@@ -1,6 +1,5 @@
 //! A resync through a ring that is too small: records lost in it do not count as removed blocks.
 
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_config::FaultHook;
@@ -9,6 +8,7 @@ use smtt_machine::clock::now_boot_ns;
 use smtt_model::decode::decode;
 use smtt_model::state::{Limits, State};
 
+use crate::foreign_files::find;
 use crate::lab::{KernelLab, Workload, lab, with_hook};
 
 /// Bytes of a ring that holds about ninety block records.
@@ -85,11 +85,10 @@ fn what_was_lost_while_it_was_told_again_stays_until_all_of_it_comes() -> Result
     ensure!(both.lost(executor)? == 0, "something was lost already");
     ensure!(both.blocks(executor)? == (BLOCKS, false));
 
-    let found = Discoverer::new(both.lab.probes.libraries())
-        .scan(Instant::now())
-        .into_iter()
-        .find(|found| found.pid == workload.pid())
-        .context("it is not found")?;
+    let found = find(
+        &mut Discoverer::new(both.lab.probes.libraries()),
+        workload.pid(),
+    )?;
     let ask = |both: &mut Both, workload: &mut Workload, request: u64| -> Result<()> {
         found.slots.request_resync(request)?;
         let now = now_boot_ns();
