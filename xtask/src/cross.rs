@@ -88,7 +88,8 @@ pub fn build(paths: &Paths, processor: Processor) -> Result<Command> {
                 .args(["-Z", "build-std=std,panic_abort,test"])
                 .args(["--target", TARGET, "--profile", "foreign"])
                 .arg("--target-dir")
-                .arg(paths.target.join("foreign"));
+                // In the cache: a new checkout has the same libraries, whose build takes most of the time.
+                .arg(paths.cache.join("foreign"));
             command
         }
     };
