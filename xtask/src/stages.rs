@@ -30,6 +30,7 @@ use run::Results;
 use screen::{Place, Screen};
 use table::{Lane, Stage};
 
+pub use output::NOT_RUN_LINE;
 pub use table::names;
 
 /// Number of the slowest tests in the list at the end.
@@ -109,17 +110,22 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
 
     let mut total = Tally::default();
     let (mut summary, mut tests, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    let mut left_out = Vec::new();
     for mut results in [first, host, beside, by_name].into_iter().flatten() {
         total.add(results.tally);
         summary.append(&mut results.summary);
         tests.append(&mut results.tests);
         failures.append(&mut results.failures);
+        left_out.append(&mut results.left_out);
     }
     println!("set-up {set_up:10} s\n{}", summary.join("\n"));
     println!("whole  {:10} s", start.elapsed().as_secs());
     println!("{}", slowest(tests));
     for (name, error) in failures {
         println!("failed: {name}\n        {error}");
+    }
+    for what in left_out {
+        println!("{}{what}", output::NOT_RUN_LINE);
     }
     println!("{total}");
     if total.failed > 0 {

@@ -31,12 +31,13 @@ mod prepare;
 pub mod system;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 
 use crate::paths::Paths;
 use crate::setup;
+use crate::stages::NOT_RUN_LINE;
 
 pub use disk::disk;
 pub use experiment::experiment;
@@ -48,6 +49,17 @@ pub use prepare::{Prepared, prepare, unpacked};
 /// The tests take three minutes in the slowest guest, more when the machine has other work; beyond this limit a guest
 /// hangs.
 const TIME_OUT: Duration = Duration::from_secs(4800);
+
+/// The environment variable with the second, since 1970, at which what runs `cargo xtask test` ends it. A guest that
+/// would not be done by then does not run, and is named at the end: the results of the others are not lost.
+pub const END: &str = "SMTT_END";
+
+/// Seconds that are left according to [`END`].
+fn left() -> Option<u64> {
+    let end: u64 = std::env::var(END).ok()?.parse().ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    Some(end.saturating_sub(now.as_secs()))
+}
 
 /// Describes the guest. A single node is unsupported: the tests that need two nodes would skip.
 const MACHINE: &str = "echo \"row release ok $(uname -r)\"\n\
@@ -83,6 +95,15 @@ pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
     let mut total = matrix::Totals::default();
     let mut times = Vec::new();
     for guest in Guest::named(name)? {
+        if let Some(left) = left()
+            && left < guest.seconds
+        {
+            println!(
+                "{NOT_RUN_LINE}{} in {left} s that are left, it takes up to {} s: `cargo xtask vm {}`",
+                guest.name, guest.seconds, guest.name
+            );
+            continue;
+        }
         let mut timed = |stage, since: Instant| times.push((guest.name, stage, since.elapsed()));
         let since = Instant::now();
         let prepared = prepare(paths, guest)?;

@@ -1,6 +1,5 @@
 //! A resync through a ring that is too small: records lost in it do not count as removed blocks.
 
-
 use anyhow::{Context as _, Result, ensure};
 use smtt_config::FaultHook;
 use smtt_daemon::discover::Discoverer;

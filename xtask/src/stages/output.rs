@@ -45,11 +45,16 @@ pub struct Output {
     pub tests: Vec<(Duration, String)>,
     /// Failed tests, each with the line of its error.
     pub failures: Vec<(String, String)>,
+    /// What did not run for want of time.
+    pub left_out: Vec<String>,
     line: Vec<u8>,
     began: Option<Instant>,
     /// The test whose output is being repeated after the tests, and whether its next line is a panic's message.
     repeated: Option<(String, bool)>,
 }
+
+/// Prefix of a line about what does not run because the time of [`crate::vm::END`] is near.
+pub const NOT_RUN_LINE: &str = "not run: ";
 
 /// Characters of an error's line that are kept.
 const ERROR_CHARS: usize = 400;
@@ -80,6 +85,9 @@ impl Output {
             self.tests.push((now - began, name.to_owned()));
         }
         self.error_line(line);
+        if let Some(what) = line.strip_prefix(NOT_RUN_LINE) {
+            self.left_out.push(what.to_owned());
+        }
         let said = test.map_or(line, |(_, said)| said);
         self.tally.skipped += u64::from(said.starts_with(SKIPPED_LINE));
         if let Some((tally, time)) = result(line) {
@@ -187,6 +195,16 @@ mod tests {
             Some((tally(12, 3, 0), Duration::from_millis(61_250)))
         );
         assert_eq!(result("test a ... ok"), None);
+    }
+
+    #[test]
+    fn what_there_was_no_time_for_is_kept() {
+        let mut output = Output::default();
+        output.take(
+            b"not run: riscv64: 7 s are left\nis not run: a\n",
+            Instant::now(),
+        );
+        assert_eq!(output.left_out, ["riscv64: 7 s are left"]);
     }
 
     #[test]

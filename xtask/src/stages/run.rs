@@ -30,6 +30,8 @@ pub struct Results {
     pub tests: Vec<(Duration, String)>,
     /// Failed tests and their errors.
     pub failures: Vec<(String, String)>,
+    /// What did not run for want of time.
+    pub left_out: Vec<String>,
 }
 
 /// Output of a stage's commands.
@@ -40,6 +42,7 @@ struct Said {
     programs: Vec<(String, Duration)>,
     tests: Vec<(Duration, String)>,
     failures: Vec<(String, String)>,
+    left_out: Vec<String>,
 }
 
 /// Runs a stage's commands until one fails.
@@ -87,6 +90,7 @@ pub fn stage(paths: &Paths, stage: &Stage, must_have: &str, place: &Arc<Place>) 
         summary,
         tests: said.tests,
         failures: said.failures,
+        left_out: said.left_out,
     })
 }
 
@@ -197,6 +201,7 @@ fn run(
         said.tally.add(output.results());
         said.tests.extend(output.tests);
         said.failures.extend(output.failures);
+        said.left_out.extend(output.left_out);
         // A crashed program has no result, so the others cannot be matched to their programs.
         if names.len() == output.programs.len() {
             said.programs.extend(names.into_iter().zip(output.programs));

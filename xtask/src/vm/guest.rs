@@ -87,6 +87,8 @@ pub struct Guest {
     /// Rungs of the fault ladder that the guest's kernel must have, and further features that the tests against the
     /// kernel require.
     pub rungs: &'static str,
+    /// Seconds that its build and its tests take beside other work.
+    pub seconds: u64,
     /// Rows that must be ok in this guest. The others may be unsupported, but never broken.
     pub must: &'static [&'static [&'static str]],
 }
@@ -105,6 +107,7 @@ pub static ALL: [Guest; 3] = [
         bare_nodes: false,
         jvm: false,
         rungs: "raw_tracepoint,fexit,kprobe,software",
+        seconds: 900,
         must: &[X86_MUST],
     },
     Guest {
@@ -116,6 +119,7 @@ pub static ALL: [Guest; 3] = [
         bare_nodes: true,
         jvm: true,
         rungs: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes",
+        seconds: 1200,
         must: &[X86_MUST, X86_JVM_MUST],
     },
     Guest {
@@ -127,6 +131,7 @@ pub static ALL: [Guest; 3] = [
         bare_nodes: false,
         jvm: true,
         rungs: "fexit,kprobe,software",
+        seconds: 1500,
         must: &[&[
             "release",
             "processors",
