@@ -99,7 +99,7 @@ pub fn test(paths: &Paths, name: Option<&str>) -> Result<()> {
             && left < guest.seconds
         {
             println!(
-                "{NOT_RUN_LINE}{} in {left} s that are left, it takes up to {} s: `cargo xtask vm {}`",
+                "{NOT_RUN_LINE}{}: {left} s are left, it takes up to {} s; `cargo xtask vm {}` runs it",
                 guest.name, guest.seconds, guest.name
             );
             continue;
