@@ -107,7 +107,7 @@ pub static ALL: [Guest; 3] = [
         bare_nodes: false,
         jvm: false,
         rungs: "raw_tracepoint,fexit,kprobe,software",
-        seconds: 900,
+        seconds: 1200,
         must: &[X86_MUST],
     },
     Guest {
@@ -119,7 +119,7 @@ pub static ALL: [Guest; 3] = [
         bare_nodes: true,
         jvm: true,
         rungs: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes",
-        seconds: 1200,
+        seconds: 1500,
         must: &[X86_MUST, X86_JVM_MUST],
     },
     Guest {
@@ -131,7 +131,7 @@ pub static ALL: [Guest; 3] = [
         bare_nodes: false,
         jvm: true,
         rungs: "fexit,kprobe,software",
-        seconds: 1500,
+        seconds: 1800,
         must: &[&[
             "release",
             "processors",
