@@ -258,11 +258,11 @@ fn of(counts: &Counts, rdd: u32) -> [u64; 2] {
 }
 
 /// How far the samples of a channel may be from its counter, in events. The daemon reads the counters first, so samples
-/// of the time between are ahead; events since the last sample are in none, and a processor that went offline lost
-/// its own.
+/// of the time between are ahead: on a busy machine that time was 66 ms of a run of 9 s. Events since the last sample are
+/// in none, and a processor that went offline lost its own.
 fn lag(slot: &Channel) -> Result<u64> {
     let processors = thread::available_parallelism()?.get() as u64;
-    Ok(2 * slot.period * processors)
+    Ok(2 * slot.period * processors + slot.counted / 50)
 }
 
 /// An emulator may lose the interrupts of its cycle counter; the slot reports that, and the test skips the comparison.
