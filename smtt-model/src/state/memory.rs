@@ -166,7 +166,7 @@ impl Memory {
                 .filter(|_| fact.reported_again)
                 .map_or(time_ns, |block| block.stored_ns);
             self.remove_block(&fact.block_id);
-            self.leave_crowd(fact.rdd_id, fact.partition);
+            self.leave_unlisted(fact.rdd_id, fact.partition);
             let block = Block {
                 serial: self.serial(),
                 rdd,
@@ -274,7 +274,7 @@ impl Memory {
         true
     }
 
-    fn leave_crowd(&mut self, rdd: Option<u32>, partition: Option<u32>) -> bool {
+    fn leave_unlisted(&mut self, rdd: Option<u32>, partition: Option<u32>) -> bool {
         let left = self.unlisted.removed(rdd, partition);
         if let Some((rdd, held)) = &left {
             self.release(*rdd, held);
@@ -284,7 +284,7 @@ impl Memory {
 
     /// A block left memory.
     pub(super) fn block_removed(&mut self, fact: &BlockRemoved) -> Outcome {
-        if self.remove_block(&fact.block_id) || self.leave_crowd(fact.rdd_id, fact.partition) {
+        if self.remove_block(&fact.block_id) || self.leave_unlisted(fact.rdd_id, fact.partition) {
             Outcome::Applied
         } else {
             Outcome::Ignored("block_not_known")

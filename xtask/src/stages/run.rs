@@ -16,7 +16,7 @@ use crate::features;
 use crate::paths::Paths;
 use crate::process::{cargo, check_interrupt, nice_cargo};
 
-/// Added to the nice value of stages that run beside others: these have limits on their waiting, compilers have none.
+/// Added to the nice value of the stages in [`Lane::Beside`]: tests of the other lane have time limits on their waits.
 const NICER: u8 = 3;
 
 /// Results of a stage.
