@@ -10,7 +10,7 @@
 //! Two lanes run side by side. Stages with daemons and executors on this machine's kernel wait for a third to two thirds
 //! of their time; compilers and emulated machines take the processors meanwhile.
 
-mod output;
+pub mod output;
 mod run;
 mod screen;
 mod table;

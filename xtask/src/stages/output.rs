@@ -43,14 +43,46 @@ pub struct Output {
     pub programs: Vec<Duration>,
     /// The time of each test that ran alone: a program that runs several at once does not report when each began.
     pub tests: Vec<(Duration, String)>,
-    /// Failed tests, each with the line of its error.
-    pub failures: Vec<(String, String)>,
+    /// Failed tests.
+    pub failures: Failures,
     /// What did not run for want of time.
     pub left_out: Vec<String>,
     line: Vec<u8>,
     began: Option<Instant>,
+}
+
+/// Failed tests, as libtest shows them after all tests: below `---- NAME stdout ----`, with the line of the error.
+#[derive(Debug, Default)]
+pub struct Failures {
+    /// Names, each with the line of its error.
+    pub found: Vec<(String, String)>,
     /// The test whose output is being repeated after the tests, and whether its next line is a panic's message.
     repeated: Option<(String, bool)>,
+}
+
+impl Failures {
+    /// Parses a line of libtest's output.
+    pub fn line(&mut self, line: &str) {
+        let name = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(name) = name {
+            self.repeated = Some((name.to_owned(), false));
+            return;
+        }
+        let Some((name, panicked)) = &mut self.repeated else {
+            return;
+        };
+        if *panicked || line.starts_with("Error: ") {
+            let line = line.chars().take(ERROR_CHARS).collect();
+            self.found.push((std::mem::take(name), line));
+            self.repeated = None;
+        } else if line == "failures:" {
+            self.repeated = None;
+        } else {
+            *panicked = line.starts_with("thread '") && line.contains(" panicked at ");
+        }
+    }
 }
 
 /// Prefix of a line about what does not run because the time of [`crate::vm::END`] is near.
@@ -84,7 +116,7 @@ impl Output {
         if let (Some(began), Some((name, _))) = (self.began.take(), test) {
             self.tests.push((now - began, name.to_owned()));
         }
-        self.error_line(line);
+        self.failures.line(line);
         if let Some(what) = line.strip_prefix(NOT_RUN_LINE) {
             self.left_out.push(what.to_owned());
         }
@@ -93,29 +125,6 @@ impl Output {
         if let Some((tally, time)) = result(line) {
             self.tally.add(tally);
             self.programs.push(time);
-        }
-    }
-
-    /// Keeps the line with the error of a test whose output libtest repeats below `---- NAME stdout ----`.
-    fn error_line(&mut self, line: &str) {
-        let name = line
-            .strip_prefix("---- ")
-            .and_then(|rest| rest.strip_suffix(" stdout ----"));
-        if let Some(name) = name {
-            self.repeated = Some((name.to_owned(), false));
-            return;
-        }
-        let Some((name, panicked)) = &mut self.repeated else {
-            return;
-        };
-        if *panicked || line.starts_with("Error: ") {
-            let line = line.chars().take(ERROR_CHARS).collect();
-            self.failures.push((std::mem::take(name), line));
-            self.repeated = None;
-        } else if line == "failures:" {
-            self.repeated = None;
-        } else {
-            *panicked = line.starts_with("thread '") && line.contains(" panicked at ");
         }
     }
 
@@ -231,7 +240,7 @@ mod tests {
         output.take(text, Instant::now());
         let own = |name: &str, line: &str| (name.to_owned(), line.to_owned());
         assert_eq!(
-            output.failures,
+            output.failures.found,
             [
                 own("a", "Error: 3 tasks, expected 4"),
                 own("b::c", "not equal")

@@ -200,7 +200,7 @@ fn run(
     if let Ok(output) = reader.join() {
         said.tally.add(output.results());
         said.tests.extend(output.tests);
-        said.failures.extend(output.failures);
+        said.failures.extend(output.failures.found);
         said.left_out.extend(output.left_out);
         // A crashed program has no result, so the others cannot be matched to their programs.
         if names.len() == output.programs.len() {

@@ -8,38 +8,46 @@ use std::fmt::{self, Display, Formatter};
 
 use super::guest::Guest;
 use crate::features::SKIPPED_LINE;
+use crate::stages::output::Failures;
 
-/// Numbers of rows by verdict.
-#[derive(Clone, Copy, Debug, Default)]
+/// Numbers of rows by verdict, and what is broken.
+#[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Work and count right.
     pub ok: u32,
     /// Not supported by the kernel or the machine, and not required.
     pub unsupported: u32,
-    /// Required to work, and do not.
-    pub broken: u32,
+    /// Required to work, and do not: the guest and the row, and its detail.
+    pub broken: Vec<(String, String)>,
 }
 
 impl Totals {
     /// Adds the totals of another guest.
-    pub fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: Self) {
         self.ok += other.ok;
         self.unsupported += other.unsupported;
-        self.broken += other.broken;
+        self.broken.extend(other.broken);
     }
 }
 
 impl Display for Totals {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let word = if self.broken == 0 { "ok" } else { "FAILED" };
         let Self {
             ok,
             unsupported,
             broken,
         } = self;
+        // As libtest shows a failed test, for whom looks for that form: a person and `cargo xtask test`.
+        for (name, detail) in broken {
+            writeln!(out, "---- {name} stdout ----\nError: {detail}")?;
+        }
+        let (word, failed) = (
+            if broken.is_empty() { "ok" } else { "FAILED" },
+            broken.len(),
+        );
         write!(
             out,
-            "test result: {word}. {ok} passed; {broken} failed; {unsupported} unsupported"
+            "test result: {word}. {ok} passed; {failed} failed; {unsupported} unsupported"
         )
     }
 }
@@ -76,6 +84,7 @@ pub struct Matrix<'a> {
     running: Option<usize>,
     /// The row of the test whose captured output libtest prints, after all have run.
     shown: Option<usize>,
+    failures: Failures,
 }
 
 impl<'a> Matrix<'a> {
@@ -86,12 +95,14 @@ impl<'a> Matrix<'a> {
             rows: Vec::new(),
             running: None,
             shown: None,
+            failures: Failures::default(),
         }
     }
 
     /// Parses a line of the guest's output, and prints it: the table follows when the guest is done.
     pub fn line(&mut self, line: &str) {
         println!("{:<10} | {line}", self.guest.name);
+        self.failures.line(line);
         if let Some(row) = line.strip_prefix("row ") {
             let mut words = row.splitn(3, ' ');
             let mut word = || words.next().unwrap_or_default();
@@ -141,6 +152,12 @@ impl<'a> Matrix<'a> {
 
     /// Prints the table with the missing rows and the script's exit status, and returns the totals.
     pub fn finish(mut self, status: i32) -> Totals {
+        for (name, error) in std::mem::take(&mut self.failures.found) {
+            let row = self.rows.iter_mut().rfind(|row| row.name == name);
+            if let Some(row) = row.filter(|row| row.verdict == Verdict::Broken) {
+                row.detail = error.trim_start_matches("Error: ").to_owned();
+            }
+        }
         for row in &mut self.rows {
             if row.verdict == Verdict::Unsupported && self.guest.needs(&row.name) {
                 row.verdict = Verdict::Broken;
@@ -171,10 +188,21 @@ impl<'a> Matrix<'a> {
             );
             println!("{}", line.trim_end());
         }
+        let broken = self
+            .rows
+            .iter()
+            .filter(|row| row.verdict == Verdict::Broken);
         Totals {
             ok: self.count(Verdict::Ok),
             unsupported: self.count(Verdict::Unsupported),
-            broken: self.count(Verdict::Broken),
+            broken: broken
+                .map(|row| {
+                    (
+                        format!("{} {}", self.guest.name, row.name),
+                        row.detail.clone(),
+                    )
+                })
+                .collect(),
         }
     }
 
@@ -211,7 +239,7 @@ mod tests {
     }
 
     fn fine(lines: &[&str], status: i32) -> bool {
-        totals(lines, status).broken == 0
+        totals(lines, status).broken.is_empty()
     }
 
     #[test]
@@ -260,8 +288,8 @@ mod tests {
                 of(lines("walks::few")),
                 of(lines("every_rung_counts_the_same")),
             );
-            assert_eq!((free.unsupported, free.broken), (1, 0));
-            assert_eq!((must.unsupported, must.broken), (0, 1));
+            assert_eq!((free.unsupported, free.broken.len()), (1, 0));
+            assert_eq!((must.unsupported, must.broken.len()), (0, 1));
             assert_eq!(must.ok + 1, free.ok);
         }
     }
@@ -274,12 +302,28 @@ mod tests {
         assert!(!fine(&["test walks::few ... the program is killed"], 0));
     }
 
+    /// A person and `cargo xtask test` find the test and its error after the table.
+    #[test]
+    fn a_failed_test_is_shown_again_with_its_error() {
+        let lines = [
+            "test counts::exact ... FAILED",
+            "failures:",
+            "---- counts::exact stdout ----",
+            "12 tasks",
+            "Error: 3 tasks, expected 4",
+            "test result: FAILED. 0 passed",
+        ];
+        let shown = totals(&lines, 101).to_string();
+        let expected = "---- x86-6.1 counts::exact stdout ----\nError: 3 tasks, expected 4\ntest result: FAILED. ";
+        assert!(shown.starts_with(expected), "{shown}");
+    }
+
     #[test]
     fn sums_read_like_those_of_cargo() {
         let totals = Totals {
             ok: 9,
             unsupported: 5,
-            broken: 0,
+            broken: Vec::new(),
         };
         assert_eq!(
             totals.to_string(),
@@ -289,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_row_that_does_not_come_and_a_bad_exit_fail() {
-        assert!(Matrix::new(&ALL[0]).finish(0).broken > 0);
+        assert!(!Matrix::new(&ALL[0]).finish(0).broken.is_empty());
         assert!(!fine(&[], 139));
     }
 }
