@@ -126,7 +126,9 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
         fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
 
     let must = must_have(guest);
-    let mut script = format!("export {MUST_HAVE}={must} RUST_BACKTRACE=0\n");
+    let target = paths.target.display();
+    let mut script =
+        format!("export {MUST_HAVE}={must} RUST_BACKTRACE=0 CARGO_TARGET_DIR='{target}'\n");
     if guest.jvm {
         script += &jvm::variables(guest.processor);
     }
