@@ -51,13 +51,26 @@ pub struct Output {
     began: Option<Instant>,
 }
 
-/// Failed tests, as libtest shows them after all tests: below `---- NAME stdout ----`, with the line of the error.
+/// Failed tests, as libtest shows them after all tests: below `---- NAME stdout ----`, with the lines of the error.
 #[derive(Debug, Default)]
 pub struct Failures {
-    /// Names, each with the line of its error.
+    /// Names, each with its error: the lines up to an empty one, in one line, cut at [`ERROR_CHARS`].
     pub found: Vec<(String, String)>,
-    /// The test whose output is being repeated after the tests, and whether its next line is a panic's message.
-    repeated: Option<(String, bool)>,
+    at: Place,
+}
+
+/// Place in the output of tests that libtest repeats.
+#[derive(Debug, Default)]
+enum Place {
+    /// In no test's output.
+    #[default]
+    Outside,
+    /// Before the error of the named test.
+    Before(String),
+    /// Before the message of the named test's panic.
+    Panicked(String),
+    /// In the error of the last test found.
+    Error,
 }
 
 impl Failures {
@@ -67,20 +80,43 @@ impl Failures {
             .strip_prefix("---- ")
             .and_then(|rest| rest.strip_suffix(" stdout ----"));
         if let Some(name) = name {
-            self.repeated = Some((name.to_owned(), false));
+            self.at = Place::Before(name.to_owned());
             return;
         }
-        let Some((name, panicked)) = &mut self.repeated else {
+        self.at = match std::mem::take(&mut self.at) {
+            Place::Outside => Place::Outside,
+            Place::Before(_) | Place::Error if line == "failures:" => Place::Outside,
+            Place::Before(name)
+                if line.starts_with("thread '") && line.contains(" panicked at ") =>
+            {
+                Place::Panicked(name)
+            }
+            Place::Before(name) if !line.starts_with("Error: ") => Place::Before(name),
+            Place::Before(name) | Place::Panicked(name) => {
+                self.found.push((name, String::new()));
+                self.more(line);
+                Place::Error
+            }
+            Place::Error if line.is_empty() || line.starts_with("note: run with ") => {
+                Place::Outside
+            }
+            Place::Error => {
+                self.more(line);
+                Place::Error
+            }
+        };
+    }
+
+    fn more(&mut self, line: &str) {
+        let Some((_, error)) = self.found.last_mut() else {
             return;
         };
-        if *panicked || line.starts_with("Error: ") {
-            let line = line.chars().take(ERROR_CHARS).collect();
-            self.found.push((std::mem::take(name), line));
-            self.repeated = None;
-        } else if line == "failures:" {
-            self.repeated = None;
-        } else {
-            *panicked = line.starts_with("thread '") && line.contains(" panicked at ");
+        if !error.is_empty() {
+            error.push(' ');
+        }
+        error.push_str(line.trim());
+        if let Some((cut, _)) = error.char_indices().nth(ERROR_CHARS) {
+            error.truncate(cut);
         }
     }
 }
@@ -88,7 +124,7 @@ impl Failures {
 /// Prefix of a line about what does not run because the time of [`crate::vm::END`] is near.
 pub const NOT_RUN_LINE: &str = "not run: ";
 
-/// Characters of an error's line that are kept.
+/// Characters of an error that are kept.
 const ERROR_CHARS: usize = 400;
 
 impl Output {
@@ -232,9 +268,9 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_test_has_the_line_of_its_error() {
+    fn a_failed_test_has_its_error() {
         let mut output = Output::default();
-        let text = b"test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n12 tasks\nError: 3 tasks, expected 4\n\n\
+        let text = b"test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n12 tasks\nError: 3 tasks, expected [\n    4,\n]\n\n\
             ---- b::c stdout ----\n\nthread 'b::c' (77) panicked at tests/b.rs:4:5:\nnot equal\n  left: 1\n\n\
             failures:\n    a\n    b::c\nError: of cargo\n";
         output.take(text, Instant::now());
@@ -242,8 +278,8 @@ mod tests {
         assert_eq!(
             output.failures.found,
             [
-                own("a", "Error: 3 tasks, expected 4"),
-                own("b::c", "not equal")
+                own("a", "Error: 3 tasks, expected [ 4, ]"),
+                own("b::c", "not equal left: 1")
             ]
         );
     }

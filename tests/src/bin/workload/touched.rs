@@ -114,9 +114,21 @@ impl Drop for Child {
     }
 }
 
+/// Makes all memory of the program resident, its code above all: which task is the first to run a page of code depends
+/// on the layout of the program.
+fn resident() -> Result<()> {
+    // SAFETY: both calls have no memory as argument.
+    let result = unsafe { libc::mlockall(libc::MCL_CURRENT) };
+    ensure!(result == 0, "mlockall: {}", std::io::Error::last_os_error());
+    // SAFETY: as above. The pages stay, and may be paged out again.
+    unsafe { libc::munlockall() };
+    Ok(())
+}
+
 /// Runs a task for each way to touch memory. The results have the pages of the heap and of other memory that it touches
 /// first and, where one range has them all, by how many pages that range grew.
 pub fn touched(marker: &Marker, _: &Options) -> Result<Value> {
+    resident()?;
     let heap = aligned(HEAP_PAGES)?;
     let range = Range {
         start: heap as u64,
@@ -313,6 +325,7 @@ fn helper(marker: &Marker, task: u64, heap: Range, (start, native): (usize, usiz
 /// A task that writes pages which are there again and again, until 100 of them had a fault or 30 seconds have passed: the
 /// kernel hides pages where it balances NUMA nodes.
 pub fn hidden(marker: &Marker, _: &Options) -> Result<Value> {
+    resident()?;
     const PAGES: usize = 4096;
     let memory = small(PAGES * PAGE)?;
     let heap = Range {
