@@ -2,9 +2,11 @@
 //! helpers read, and the caller waits for them for a bounded time.
 //!
 //! A reading belongs to the round in which it was asked for, as the kernel side's counters of one tick. A reading that
-//! comes back later is dropped, and the caller does not wait for that executor again for a while.
+//! comes back later is dropped, and the caller does not wait for that executor again for a while. The time of a reading
+//! counts from when its helper begins it: that a busy machine runs a helper late is not the executor's doing.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::helpers::{Helpers, JobLimits};
@@ -12,6 +14,8 @@ use crate::helpers::{Helpers, JobLimits};
 /// The caller waits for no executor that was late, for this time; it doubles while the executor stays late.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
+/// How long the caller waits for helpers to begin.
+const BEGIN_WAIT: Duration = Duration::from_secs(1);
 
 /// An executor that was late.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +23,9 @@ struct Late {
     until: Instant,
     pause: Duration,
 }
+
+/// When a helper began a reading.
+type Begun = Arc<OnceLock<Instant>>;
 
 /// A reading to make: key and user of the executor, and the work.
 pub type Wanted<T> = (u64, u32, Box<dyn FnOnce() -> T + Send>);
@@ -46,8 +53,8 @@ impl<T: Send + 'static> TimedReads<T> {
         }
     }
 
-    /// Makes these readings, and waits for them at most for `wait`. Every reading that is returned began after this
-    /// call. What is missing is in [`Self::unread`].
+    /// Makes these readings, and waits for each at most for `wait` since it began, for all at most [`BEGIN_WAIT`] longer.
+    /// Every reading that is returned began after this call. What is missing is in [`Self::unread`].
     pub fn read(&mut self, wanted: Vec<Wanted<T>>, wait: Duration) -> Vec<(u64, T)> {
         let begin = Instant::now();
         self.round += 1;
@@ -55,15 +62,18 @@ impl<T: Send + 'static> TimedReads<T> {
         while self.helpers.next(Duration::ZERO).is_some() {}
         let mut missing: BTreeSet<u64> = wanted.iter().map(|(key, ..)| *key).collect();
         let mut waiting = VecDeque::from(wanted);
-        let (mut awaited, mut read) = (HashSet::new(), Vec::new());
+        let (mut awaited, mut read) = (HashMap::new(), Vec::new());
         loop {
             self.start(&mut waiting, &mut awaited, begin);
-            let left = if awaited.is_empty() {
-                Duration::ZERO
-            } else {
-                wait.saturating_sub(begin.elapsed())
-            };
-            match self.helpers.next(left) {
+            let ends = awaited.values().map(|begun: &Begun| match begun.get() {
+                Some(began) => (*began + wait).min(begin + BEGIN_WAIT + wait),
+                None => begin + BEGIN_WAIT,
+            });
+            let left = ends.max().map_or(Duration::ZERO, |end| {
+                end.saturating_duration_since(Instant::now())
+            });
+            // One that begins meanwhile has less time than one that has not begun.
+            match self.helpers.next(left.min(wait)) {
                 Some((key, Some((round, reading)))) if round == self.round => {
                     awaited.remove(&key);
                     missing.remove(&key);
@@ -79,7 +89,8 @@ impl<T: Send + 'static> TimedReads<T> {
         let now = Instant::now();
         // Keys of processes that have ended would otherwise stay.
         self.late.retain(|_, late| now < late.until + PAUSE_MAX);
-        for key in awaited {
+        let begun = awaited.iter().filter(|(_, begun)| begun.get().is_some());
+        for (&key, _) in begun {
             let pause = match self.late.get(&key) {
                 Some(late) if now < late.until + late.pause => (late.pause * 2).min(PAUSE_MAX),
                 _ => PAUSE,
@@ -96,7 +107,7 @@ impl<T: Send + 'static> TimedReads<T> {
     fn start(
         &mut self,
         waiting: &mut VecDeque<Wanted<T>>,
-        awaited: &mut HashSet<u64>,
+        awaited: &mut HashMap<u64, Begun>,
         now: Instant,
     ) {
         for _ in 0..waiting.len() {
@@ -110,11 +121,15 @@ impl<T: Send + 'static> TimedReads<T> {
                 waiting.push_back((key, user, work));
                 continue;
             }
-            let round = self.round;
-            let started = self.helpers.start(key, user, move || (round, work()));
+            let (round, begun) = (self.round, Begun::default());
+            let begin = Arc::clone(&begun);
+            let started = self.helpers.start(key, user, move || {
+                let _ = begin.set(Instant::now());
+                (round, work())
+            });
             let is_late = self.late.get(&key).is_some_and(|late| now < late.until);
             if started.is_ok() && !is_late {
-                awaited.insert(key);
+                awaited.insert(key, begun);
             }
         }
     }

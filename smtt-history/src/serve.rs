@@ -434,6 +434,6 @@ pub async fn serve(settings: Settings, listen: Listen) -> Result<()> {
         }
     };
     let tls = listen.guard.tls;
-    connections::serve(listener, router, listen::LIMITS, tls, |_| {}, until).await;
+    connections::serve(listener, router, listen.limits, tls, |_| {}, until).await;
     Ok(())
 }

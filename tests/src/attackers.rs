@@ -28,7 +28,7 @@ pub const NOBODY: u32 = 65_534;
 /// Facts that the victim sends per second.
 pub const PER_SECOND: u64 = 400;
 /// How long the daemon may take to read the last counters after the victim has come to rest.
-pub const READ_LIMIT: Duration = Duration::from_secs(20);
+pub const READ_LIMIT: Duration = Duration::from_secs(180);
 
 /// Attacks by files, of the program `attacker`.
 const FILES: [&str; 10] = [

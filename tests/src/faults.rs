@@ -2,22 +2,24 @@
 //!
 //! Alignment of the interval: no task runs at a gate. The kernel's counters (`minflt` + `majflt` in `/proc/PID/stat`)
 //! are read again and again together with the daemon's. A reading is valid only when the kernel's values and the daemon's
-//! values are (nearly) those of two ticks before: then no fault happened between the sides and the daemon has read every
-//! counter. The differences between two gates are compared.
+//! values are (nearly) those of a reading before, and a whole tick of the daemon was between the two: then no fault
+//! happened between the sides and the daemon has read every counter. The differences between two gates are compared.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use smtt_machine::clock::now_boot_ns;
 use xtask::daemon::Daemon;
 
 use crate::json::{number, text};
 use crate::lab::{LIMIT, Run};
 use crate::witness;
 
-/// The daemon reads the kernel's tables once per second.
-const TWO_TICKS: Duration = Duration::from_millis(2200);
 /// Pause between two readings.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// Faults that idle threads of a JVM may have between two readings.
@@ -49,6 +51,24 @@ fn kernel_faults(pid: u32) -> Result<u64> {
     Ok(total)
 }
 
+/// The begin of a tick of the daemon whose readings it has of all these executors, in nanoseconds since boot: the time of
+/// the last point in their history, which has one every two seconds. `None` before the first.
+///
+/// # Errors
+/// When the daemon does not answer.
+pub fn ticked_ns(daemon: &Daemon, fits: impl Fn(&Value) -> bool) -> Result<Option<u64>> {
+    let mut stream = UnixStream::connect(daemon.socket())?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(b"GET /v1/history HTTP/1.0\r\nHost: smtt\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    let history: Value = serde_json::from_str(body).with_context(|| body.to_owned())?;
+    let rows = history["rows"].as_array().into_iter().flatten();
+    let last = |row: &Value| row["points"].as_array()?.last()?["time_ns"].as_u64();
+    Ok(rows.filter(|row| fits(row)).map(last).min().flatten())
+}
+
 /// Reads both sides, by executor. The daemon is read first, so the kernel's counts are at least the daemon's.
 fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     run.rows(daemon, &["executors"])?
@@ -72,27 +92,19 @@ fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
 /// When the executors do not come to rest.
 pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     let start = Instant::now();
-    // The time of a reading is its end, after the kernel's counts were read: the first one may have to wait for the daemon.
-    let first = look(daemon, run)?;
-    let mut before = VecDeque::from([(Instant::now(), first)]);
+    let application = run.submitted.application_id()?;
+    let mut before = look(daemon, run)?;
+    // The time of a reading is its end, after the kernel's counts were read.
+    let mut end_ns = now_boot_ns();
     while start.elapsed() < LIMIT {
         thread::sleep(LOOK_EVERY);
-        let began = Instant::now();
+        let ticked = ticked_ns(daemon, |row| row["application_id"] == application)?;
+        if ticked <= Some(end_ns) {
+            continue;
+        }
         let mut now = look(daemon, run)?;
-        before.push_back((Instant::now(), now.clone()));
-        // The last reading that ended two ticks before this one began.
-        while before
-            .get(1)
-            .is_some_and(|(end, _)| began.duration_since(*end) >= TWO_TICKS)
-        {
-            before.pop_front();
-        }
-        let Some((end, before)) = before.front() else {
-            continue;
-        };
-        if began.duration_since(*end) < TWO_TICKS {
-            continue;
-        }
+        let read_ns = now_boot_ns();
+        let counted = now.clone();
         let mut quiet = !now.is_empty() && now.len() == before.len();
         for (executor, pair) in &mut now {
             let then = before.get(executor).copied().unwrap_or_default();
@@ -104,6 +116,7 @@ pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
         if quiet {
             return Ok(now);
         }
+        (before, end_ns) = (counted, read_ns);
     }
     bail!("the executors do not come to rest at the gate: {before:?}")
 }

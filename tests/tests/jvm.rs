@@ -12,7 +12,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::probes::Probes;
+use smtt_machine::clock::now_boot_ns;
 use smtt_model::verdict::VerdictState;
+use smtt_tests::faults::ticked_ns;
 use smtt_tests::json::number;
 use smtt_tests::jvm::{
     CACHED_MIB, CACHED_PAGES, CACHED_RDD, CACHED_RDD_ID, CACHED_SCAN, Prepared, variable,
@@ -43,11 +45,16 @@ fn rows(daemon: &Daemon, listing: &str) -> Result<Vec<Value>> {
     asked.with_context(|| format!("smtt-ctl {listing}: {last:?}"))
 }
 
-/// The executor's row, once two consecutive ticks report the same faults: no task runs.
+/// The executor's row, once the faults are the same before and after a tick of the daemon: no task runs.
 fn executor(daemon: &Daemon, pid: u32) -> Result<Value> {
-    let mut last = Value::Null;
+    let (mut last, mut read_ns) = (Value::Null, 0);
     wait_for("the executor's figures come to rest", TOLD_LIMIT, || {
-        std::thread::sleep(Duration::from_millis(2200));
+        std::thread::sleep(Duration::from_millis(500));
+        // A slow daemon is asked again.
+        let ticked = ticked_ns(daemon, |row| row["pid"] == pid).unwrap_or(None);
+        if ticked <= Some(read_ns) {
+            return Ok(None);
+        }
         let listed = rows(daemon, "executors")?;
         // Other executors may run on this machine.
         let Some(row) = listed.iter().find(|row| row["pid"] == pid) else {
@@ -55,19 +62,21 @@ fn executor(daemon: &Daemon, pid: u32) -> Result<Value> {
         };
         let same = last["page_faults_attributed"] == row["page_faults_attributed"];
         last = row.clone();
+        read_ns = now_boot_ns();
         Ok((same && !last["page_faults_attributed"].is_null()).then(|| last.clone()))
     })
     .with_context(|| format!("the daemon says:{}", hint(daemon.log())))
 }
 
-/// The row of the cached RDD.
+/// The row of the cached RDD, once it has its name and both partitions.
 fn cached(daemon: &Daemon) -> Result<Value> {
-    let listed = rows(daemon, "rdds")?;
-    listed
-        .iter()
-        .find(|row| row["name"] == CACHED_RDD)
-        .cloned()
-        .with_context(|| format!("no RDD {CACHED_RDD:?} is listed: {listed:#?}"))
+    let mut last = Vec::new();
+    let found = wait_for("both partitions are cached", TOLD_LIMIT, || {
+        last = rows(daemon, "rdds")?;
+        let mut named = last.iter().filter(|row| row["name"] == CACHED_RDD);
+        Ok(named.find(|row| row["partitions_cached"] == 2).cloned())
+    });
+    found.with_context(|| format!("RDD {CACHED_RDD:?} in {last:#?}"))
 }
 
 #[test]
@@ -105,10 +114,6 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
     ensure!(
         (CACHED_MIB..CACHED_MIB + 8).contains(&(held >> 20)),
         "the arrays of {CACHED_MIB} MiB take {held} bytes of storage memory"
-    );
-    ensure!(
-        number(&row, "partitions_cached")? == 2,
-        "both partitions are cached: {row:#}"
     );
     let grown = |key: &str| Ok::<u64, anyhow::Error>(number(&filled, key)? - number(&begin, key)?);
     let (attributed, unattributed) = (
@@ -148,7 +153,21 @@ fn the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan() -> Result<()>
 /// the executor was unknown at the request: it has no stale rows to remove. A fact may be missing between the probing
 /// of the library and the registration of the executor: the resync that follows reports all live objects again. (A span
 /// of that time is lost, and counted under that name.)
+///
+/// The daemon reads the marker's counts after its own, so what is emitted between is missing until the next tick. A loss
+/// stays.
 fn ledger_is_clean(daemon: &Daemon) -> Result<()> {
+    let mut last = None;
+    let clean = wait_for("the ledger is clean", TOLD_LIMIT, || {
+        std::thread::sleep(Duration::from_millis(200));
+        let checked = check_ledger(daemon);
+        last = checked.as_ref().err().map(|error| format!("{error:#}"));
+        Ok(checked.ok())
+    });
+    clean.with_context(|| last.unwrap_or_default())
+}
+
+fn check_ledger(daemon: &Daemon) -> Result<()> {
     let status = daemon.json(&["status"])?;
     let hops = status["ledger"]
         .as_array()

@@ -38,9 +38,9 @@ const RDDS: u32 = 20;
 const EXECUTORS: u64 = 2;
 /// Applications that do all their work at once.
 const SHORT: u64 = 5;
-/// The daemon's `[web] scrape_interval`; Prometheus scrapes every second.
-const INTERVAL: Duration = Duration::from_secs(3);
-const LIMIT: Duration = Duration::from_secs(60);
+/// The daemon's `[web] scrape_interval`: four times Prometheus', so that no late scrape misses a counter's first 0.
+const INTERVAL: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Executors without processes: what the marker and the kernel side would report of them.
 struct Job<'a> {
@@ -160,7 +160,7 @@ impl Prometheus {
     fn start(programs: &Path, packaging: &Path, folder: &Path, target: SocketAddr) -> Result<Self> {
         let rules = ["recording.yml", "alerts.yml"].map(|name| packaging.join(name));
         let config = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
+            "global: {{scrape_interval: 5s, scrape_timeout: 5s, evaluation_interval: 1s}}\n\
              rule_files: [{:?}, {:?}]\n\
              scrape_configs:\n  - job_name: smtt\n    static_configs: [{{targets: [\"{target}\"]}}]\n",
             rules[0], rules[1]
@@ -275,7 +275,7 @@ fn shared() -> Arc<Shared> {
     Arc::new(shared)
 }
 
-/// Every expression of the dashboard, for a range of half a minute.
+/// Every expression of the dashboard, for a range of five minutes.
 fn dashboard(root: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(root.join("packaging/grafana/smtt.json"))?;
     let dashboard: Value = serde_json::from_str(&text)?;
@@ -286,9 +286,47 @@ fn dashboard(root: &Path) -> Result<Vec<String>> {
     let plain = |text: &str| {
         text.replace("$instance", ".*")
             .replace("$application", ".*")
-            .replace("$__rate_interval", "30s")
+            .replace("$__rate_interval", "5m")
     };
     Ok(targets.map(plain).collect())
+}
+
+/// Checks again until everything is right, while ticks go on: a scrape may be late or fail.
+fn settled(what: &str, tick: &dyn Fn(), mut check: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut last = None;
+    let right = wait_for(what, LIMIT, || {
+        tick();
+        sleep(Duration::from_millis(200));
+        Ok(check().map_err(|error| last = Some(error)).ok())
+    });
+    right.with_context(|| format!("{last:?}"))
+}
+
+/// The increases of each application's counters are its faults. At the time of a scrape Prometheus has nothing to
+/// extrapolate.
+fn increases(prometheus: &Prometheus, all: &[u64], at: f64) -> Result<()> {
+    for (application, faults) in all.iter().enumerate() {
+        for (what, select) in [
+            (
+                "keys",
+                format!("smtt_rdd_page_faults_total{{application_id=\"app-{application}\"}}"),
+            ),
+            (
+                "executors",
+                format!(
+                    "smtt_executor_page_faults_total{{application_id=\"app-{application}\",attribution=\"attributed\"}}"
+                ),
+            ),
+        ] {
+            let increase = prometheus.number(&format!("sum(increase({select}[30m]))"), Some(at))?;
+            ensure!(
+                (increase - *faults as f64).abs() <= *faults as f64 * 0.02,
+                "app-{application} has {faults} page faults, the increase over its {what} is {increase}"
+            );
+            println!("app-{application}: {faults} page faults, increase over {what} {increase:.0}");
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -342,15 +380,29 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
         job.executor(executor, 0);
     }
     job.unread();
-    let (start, mut early) = (Instant::now(), None);
-    for query in 0..QUERIES {
+    // Quiet, but ticks go on.
+    let tick = || {
+        let readings = Readings {
+            access_known: true,
+            major_known: true,
+            ..Readings::default()
+        };
+        shared.state().add(&readings, now_boot_ns());
+    };
+    for query in 0..QUERIES / 4 {
         job.query(query);
-        if early.is_none() && start.elapsed() > Duration::from_secs(8) {
-            early = Some((prometheus.series()?, Instant::now()));
-        }
-        sleep((QUERY * (query + 1)).saturating_sub(start.elapsed()));
+        sleep(QUERY);
     }
-    let ((_, early), since) = early.context("the job was too short")?;
+    wait_for("the rules have rates of the first queries", LIMIT, || {
+        tick();
+        let faults = prometheus.ask("application_rdd:smtt_page_faults:rate5m > 0", None)?;
+        Ok((!faults.is_empty()).then_some(()))
+    })?;
+    let ((_, early), since) = (prometheus.series()?, Instant::now());
+    for query in QUERIES / 4..QUERIES {
+        job.query(query);
+        sleep(QUERY);
+    }
     let (active, made) = prometheus.series()?;
     let per_minute = (made - early) as f64 * 60.0 / since.elapsed().as_secs_f64();
     println!("{QUERIES} queries: {active} series, {per_minute:.0} new ones a minute");
@@ -368,42 +420,27 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
         };
         job.faults(executor, application, 1, growth);
     }
-    // Until the counters show their values. Quiet, but ticks go on.
-    let quiet = Instant::now();
-    while quiet.elapsed() < INTERVAL + Duration::from_secs(7) {
-        shared.state().add(&Readings::default(), now_boot_ns());
-        sleep(Duration::from_millis(200));
-    }
-    // At the time of a scrape Prometheus has nothing to extrapolate.
-    let at = Some(prometheus.scraped()?);
-    for (application, faults) in job.faults.iter().enumerate() {
-        for (what, select) in [
-            (
-                "keys",
-                format!("smtt_rdd_page_faults_total{{application_id=\"app-{application}\"}}"),
-            ),
-            (
-                "executors",
-                format!(
-                    "smtt_executor_page_faults_total{{application_id=\"app-{application}\",attribution=\"attributed\"}}"
-                ),
-            ),
-        ] {
-            let increase = prometheus.number(&format!("sum(increase({select}[5m]))"), at)?;
-            println!("app-{application}: {faults} page faults, increase over {what} {increase:.0}");
-            ensure!(
-                (increase - *faults as f64).abs() <= *faults as f64 * 0.02,
-                "app-{application} has {faults} page faults, the increase over its {what} is {increase}"
-            );
+    // Until the counters show their values, and Prometheus has scraped them twice.
+    let mut right = None;
+    settled("the increases have every fault", &tick, || {
+        let at = prometheus.scraped()?;
+        if let Err(error) = increases(&prometheus, &job.faults, at) {
+            right = None;
+            return Err(error);
         }
-    }
-    let unread = "ALERTS{alertname=\"SmttUnreadCache\",rdd=\"unread\"}";
-    ensure!(
-        !prometheus.ask(unread, None)?.is_empty(),
-        "no alert for the unread cache"
-    );
-    let recorded = prometheus.ask("application_rdd:smtt_page_faults:rate5m > 0", None)?;
-    ensure!(!recorded.is_empty(), "the recording rules have no result");
+        ensure!(*right.get_or_insert(at) < at, "one scrape only");
+        Ok(())
+    })?;
+    settled("the rules have results", &tick, || {
+        let unread = "ALERTS{alertname=\"SmttUnreadCache\",rdd=\"unread\"}";
+        ensure!(
+            !prometheus.ask(unread, None)?.is_empty(),
+            "no alert for the unread cache"
+        );
+        let recorded = prometheus.ask("application_rdd:smtt_page_faults:rate5m > 0", None)?;
+        ensure!(!recorded.is_empty(), "the recording rules have no result");
+        Ok(())
+    })?;
 
     let text = http::get(address.port(), "/metrics")?;
     promtool(&programs, &packaging, &["check", "metrics"], &text)?;
@@ -413,16 +450,19 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
         .filter_map(|line| line.split(['{', ' ']).next())
         .collect();
     let expressions = dashboard(&paths.root)?;
-    let mut answered = 0;
-    for expression in &expressions {
-        let rows = prometheus.ask(expression, None)?;
-        let mut names = there.iter();
-        let known = names.any(|name| expression.contains(&format!("{name}{{")));
-        ensure!(!known || !rows.is_empty(), "{expression} finds nothing");
-        answered += usize::from(!rows.is_empty());
-    }
-    println!("{answered} of {} charts have series", expressions.len());
-    ensure!(answered >= 15, "{answered} charts have series");
+    settled("the charts have series", &tick, || {
+        let mut answered = 0;
+        for expression in &expressions {
+            let rows = prometheus.ask(expression, None)?;
+            let mut names = there.iter();
+            let known = names.any(|name| expression.contains(&format!("{name}{{")));
+            ensure!(!known || !rows.is_empty(), "{expression} finds nothing");
+            answered += usize::from(!rows.is_empty());
+        }
+        println!("{answered} of {} charts have series", expressions.len());
+        ensure!(answered >= 15, "{answered} charts have series");
+        Ok(())
+    })?;
     ended.store(true, Ordering::Relaxed);
     stop.send(true).context("the server ended by itself")?;
     drop(prometheus);

@@ -315,6 +315,8 @@ fn workers_by_ssh_are_in_the_listings_of_a_cluster() -> Result<()> {
         &second,
         "executors",
         "--json",
+        "--deadline",
+        "60",
     ];
     let output = worker.ctl(&asked)?;
     let said = text(&output.stderr);
@@ -338,6 +340,8 @@ fn workers_by_ssh_are_in_the_listings_of_a_cluster() -> Result<()> {
         &guest,
         "executors",
         "--json",
+        "--deadline",
+        "60",
     ];
     let output = worker.ctl(&asked)?;
     ensure!(output.status.code() == Some(3), "{output:?}");

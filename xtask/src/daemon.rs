@@ -16,10 +16,10 @@ use crate::paths::Paths;
 use crate::process::{Running, free_port, wait_for};
 
 /// How long loading the kernel side and the first scan may take.
-const START_LIMIT: Duration = Duration::from_secs(90);
+const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// How long a query may stay unanswered on a busy machine; the time limit of `smtt-ctl` is shorter.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// The message of `smtt-ctl` at its time limit.
 const GAVE_UP: &str = "no answer within";
 

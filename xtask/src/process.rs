@@ -369,19 +369,22 @@ mod tests {
         let path = log("slow");
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 300 & echo child $!; wait"]);
-        let error = run("slow", &mut command, &path, Duration::from_millis(400))
-            .expect_err("it must not succeed");
+        let mut running = Running::start("slow", &mut command, &path).expect("starts");
+        let line = wait_for("the shell has a child", Duration::from_secs(60), || {
+            Ok(tail(&path, 1).pop())
+        });
+        let line = line.expect("a line");
+        let error = running
+            .wait(Duration::from_millis(400), || Ok(()))
+            .expect_err("it must not end");
         assert!(
             error.to_string().contains("did not end within"),
             "{error:#}"
         );
-        let child: i32 = tail(&path, 1)[0]
-            .trim_start_matches("child ")
-            .parse()
-            .expect("a pid");
+        let child: i32 = line.trim_start_matches("child ").parse().expect("a pid");
         // SAFETY: signal 0 only checks whether the process exists.
         let gone = || unsafe { libc::kill(child, 0) } != 0;
-        wait_for("the descendant ends", Duration::from_secs(5), || {
+        wait_for("the descendant ends", Duration::from_secs(60), || {
             Ok((gone() || zombie(child)).then_some(()))
         })
         .expect("ends");

@@ -350,6 +350,13 @@ impl Application {
         ] {
             application = application.conf(key, value);
         }
+        // No job begins before all executors are there, however long one takes to start.
+        if let Some(cores) = cores_of_local_cluster(master) {
+            application = application
+                .conf("spark.cores.max", &cores.to_string())
+                .conf("spark.scheduler.minRegisteredResourcesRatio", "1")
+                .conf("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s");
+        }
         Ok(application)
     }
 
@@ -455,6 +462,13 @@ impl Application {
             id: OnceLock::new(),
         })
     }
+}
+
+/// Cores of all executors of `local-cluster[EXECUTORS,CORES,MIB]`; Spark expects none without a limit.
+fn cores_of_local_cluster(master: &str) -> Option<usize> {
+    let (executors, rest) = master.strip_prefix("local-cluster[")?.split_once(',')?;
+    let cores: usize = rest.split_once(',')?.0.parse().ok()?;
+    Some(executors.parse::<usize>().ok()? * cores)
 }
 
 /// A submitted application; dropping this value stops it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use smtt_daemon::server::Web;
 
-use super::workers::{Port, Workers, rows, secret, text};
+use super::workers::{Port, Workers, patience, rows, secret, text};
 
 const EXTENSIONS: &str = "subjectAltName=IP:127.0.0.1\n";
 
@@ -92,6 +92,7 @@ impl Secured {
             .env("COLUMNS", "120")
             .arg("--cluster")
             .arg(hosts)
+            .args(patience(arguments))
             .args(arguments)
             .output()
             .expect("smtt-ctl runs")

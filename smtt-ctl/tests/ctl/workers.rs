@@ -215,6 +215,7 @@ impl Workers {
             .arg(hosts)
             .arg("--token-file")
             .arg(self.folder.path().join("tokens"))
+            .args(patience(arguments))
             .args(arguments)
             .output()
             .expect("smtt-ctl runs")
@@ -224,6 +225,15 @@ impl Workers {
         let output = self.ctl(&self.addresses(), arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+/// A time for answers that a busy machine keeps too, unless the arguments have one.
+pub(super) fn patience(arguments: &[&str]) -> &'static [&'static str] {
+    if arguments.contains(&"--deadline") {
+        &[]
+    } else {
+        &["--deadline", "60"]
     }
 }
 

@@ -252,17 +252,17 @@ fn segments_rotate_by_size_and_by_time() {
     assert_eq!(bench.finish().written, 50_000);
     assert_eq!(written(&by_size).len(), 50_000);
 
-    let by_time = scratch.path().join("time");
-    let mut bench = Bench::new(TraceSettings {
-        segment_time: Duration::from_millis(30),
-        ..settings(&by_time)
-    });
-    bench.take(records(&source, 0, 10));
-    assert_eq!(bench.counts().written, 0);
-    std::thread::sleep(Duration::from_millis(40));
-    bench.writer.rotate();
-    assert_eq!(bench.counts().written, 10);
-    assert_eq!(written(&by_time).len(), 10);
+    for (milliseconds, count) in [(3_600_000, 0), (30, 10)] {
+        let by_time = scratch.path().join(format!("time-{milliseconds}"));
+        let mut settings = settings(&by_time);
+        settings.segment_time = Duration::from_millis(milliseconds);
+        let mut bench = Bench::new(settings);
+        bench.take(records(&source, 0, 10));
+        std::thread::sleep(Duration::from_millis(40));
+        bench.writer.rotate();
+        assert_eq!(bench.counts().written, count);
+        assert_eq!(written(&by_time).len() as u64, count);
+    }
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub struct Listen {
     pub address: SocketAddr,
     /// Users, tokens, TLS and headers.
     pub(super) guard: Guard,
+    /// Limits of its connections.
+    pub(super) limits: Limits,
 }
 
 impl Listen {
@@ -70,7 +72,11 @@ impl Listen {
                 return Err(ListenError::Clear(address));
             }
         }
-        Ok(Self { address, guard })
+        Ok(Self {
+            address,
+            guard,
+            limits: LIMITS,
+        })
     }
 
     /// A port of the loopback interface without protection.
@@ -79,6 +85,7 @@ impl Listen {
         Self {
             address: (Ipv4Addr::LOCALHOST, port).into(),
             guard: Guard::default(),
+            limits: LIMITS,
         }
     }
 

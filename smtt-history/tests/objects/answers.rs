@@ -290,7 +290,7 @@ fn a_thousand_applications_are_listed_page_by_page() -> Result<()> {
     let remote = through.serve(&[])?;
     // Nothing is listed at the start.
     ensure!(proxy.seen().is_empty());
-    wait_for("the list is read", Duration::from_secs(120), || {
+    wait_for("the list is read", Duration::from_secs(600), || {
         Ok((request(remote.port, "/api/v1/applications?limit=1", "")?.0 == 200).then_some(()))
     })?;
     let seen = proxy.seen();

@@ -1,6 +1,8 @@
 //! Stores that fail: each says so in one line, is asked again after a pause, and delays no other application.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -58,8 +60,10 @@ fn a_store_that_is_busy_for_a_while_is_asked_again() -> Result<()> {
 fn a_store_that_fails_for_one_application_delays_no_other() -> Result<()> {
     let (proxy, through, _) = two("fails")?;
     let remote = through.serve(&[])?;
-    proxy.rule(|_, path| match path.contains(ID) {
-        true => Fault::Status(503),
+    let released = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&released);
+    proxy.rule(move |_, path| match path.contains(ID) {
+        true => Fault::Held(Arc::clone(&flag)),
         false => Fault::None,
     });
     let port = remote.port;
@@ -68,14 +72,17 @@ fn a_store_that_fails_for_one_application_delays_no_other() -> Result<()> {
         .map(|_| std::thread::spawn(move || request(port, &stages(ID), "")))
         .collect();
     // More requests wait for the one than answers are made at a time.
+    wait_for("the store is asked for the one", LIMIT, || {
+        let asks = proxy.seen().iter().any(|it| it.contains(ID));
+        Ok(asks.then_some(()))
+    })?;
     std::thread::sleep(Duration::from_millis(200));
-    let other = Instant::now();
     get(port, &stages(OTHER))?;
     ensure!(
-        other.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        other.elapsed()
+        !asked.iter().any(std::thread::JoinHandle::is_finished),
+        "the other waits for {ID}"
     );
+    released.store(true, Ordering::Relaxed);
     for asked in asked {
         let (status, text) = asked.join().expect("asks")?;
         ensure!(
@@ -108,11 +115,7 @@ fn a_store_that_fails_for_one_application_delays_no_other() -> Result<()> {
     std::thread::sleep(Duration::from_secs(3));
     let begun = Instant::now();
     get(port, &stages(ID))?;
-    ensure!(
-        begun.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        begun.elapsed()
-    );
+    ensure!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
     Ok(())
 }
 

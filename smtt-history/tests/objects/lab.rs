@@ -258,6 +258,8 @@ pub enum Fault {
     None,
     /// An answer with this status instead of the server's.
     Status(u16),
+    /// Status 503, not before the flag is set.
+    Held(Arc<AtomicBool>),
     /// The answer, later.
     Late(Duration),
     /// The first half of the answer's bytes.
@@ -356,7 +358,13 @@ fn pass(
         words.next().unwrap_or_default(),
     );
     held(seen).push(format!("{method} {path}"));
-    let fault = held(rule)(method, path);
+    let mut fault = held(rule)(method, path);
+    if let Fault::Held(released) = &fault {
+        while !released.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        fault = Fault::Status(503);
+    }
     if let Fault::Status(status) = fault {
         let body = "<Error><Code>SlowDown</Code><Message>later</Message></Error>";
         write!(
@@ -399,7 +407,7 @@ fn pass(
             thread::sleep(LIMIT);
             return Ok(());
         }
-        Fault::None | Fault::Status(_) => {}
+        Fault::None | Fault::Status(_) | Fault::Held(_) => {}
     }
     stream.write_all(&answer)?;
     stream.shutdown(Shutdown::Both)?;

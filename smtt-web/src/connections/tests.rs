@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream as Client};
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use axum::routing::get;
@@ -29,6 +30,12 @@ const KERNEL: usize = 48 << 10;
 
 /// Runs `ask` while a server with these limits has a thread of its own.
 fn served(limits: Limits, ask: impl FnOnce(SocketAddr)) {
+    counted(limits, &Arc::default(), ask);
+}
+
+/// The same; the server counts the requests for `/slow` that it has read.
+fn counted(limits: Limits, begun: &Arc<AtomicUsize>, ask: impl FnOnce(SocketAddr)) {
+    let begun = Arc::clone(begun);
     let (tell, told) = std::sync::mpsc::channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let server = std::thread::spawn(move || {
@@ -45,9 +52,12 @@ fn served(limits: Limits, ask: impl FnOnce(SocketAddr)) {
                 .route("/kernel", get(async || vec![b'x'; KERNEL]))
                 .route(
                     "/slow",
-                    get(async || {
-                        sleep(WAIT).await;
-                        "late"
+                    get(move || {
+                        begun.fetch_add(1, Ordering::Relaxed);
+                        async {
+                            sleep(WAIT).await;
+                            "late"
+                        }
                     }),
                 );
             let until = async {
@@ -120,6 +130,13 @@ fn read(client: &mut Client, end: &str) {
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
 }
 
+/// Returns when the server knows that clients have the answers which they read before: it has run after its next check of
+/// the kernel's queues.
+fn settle(run: impl FnOnce()) {
+    std::thread::sleep(CHECK * 5);
+    run();
+}
+
 /// Waits for the end of a connection, and gives the bytes before it.
 fn ended(client: &mut Client) -> (usize, Duration) {
     let (begin, mut all, mut bytes) = (Instant::now(), 0, [0; 1 << 16]);
@@ -184,6 +201,11 @@ fn a_connection_between_two_requests_makes_room_before_an_answer_that_is_read_sl
         let mut resting = connect(address);
         ask(&mut resting, "/");
         read(&mut resting, "hello");
+        // The server goes on only when it is read more than the kernel has.
+        settle(|| {
+            let mut some = vec![0; LONG / 4];
+            reading[0].read_exact(&mut some).expect("it is answered");
+        });
         // Those that read do so slowly: nothing can be written to them now.
         std::thread::sleep(Duration::from_millis(500));
         let mut new = connect(address);
@@ -212,7 +234,11 @@ fn a_client_that_still_reads_its_last_answer_from_the_kernel_does_not_rest() {
                 client
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(200));
+        settle(|| {
+            let last = resting.last_mut().expect("some rest");
+            ask(last, "/");
+            read(last, "hello");
+        });
         let mut new = connect(address);
         ask(&mut new, "/");
         read(&mut new, "hello");
@@ -271,7 +297,8 @@ fn a_client_that_does_not_read_from_the_kernel_is_closed() {
 
 #[test]
 fn a_client_that_waits_for_its_second_answer_keeps_its_place() {
-    served(FEW, |address| {
+    let begun = Arc::<AtomicUsize>::default();
+    counted(FEW, &begun, |address| {
         let mut waiting: Vec<Client> = (1..FEW.connections)
             .map(|_| {
                 let mut client = connect(address);
@@ -281,7 +308,11 @@ fn a_client_that_waits_for_its_second_answer_keeps_its_place() {
                 client
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(100));
+        let until = Instant::now() + Duration::from_secs(60);
+        while begun.load(Ordering::Relaxed) < waiting.len() {
+            assert!(Instant::now() < until, "the server has not read all");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let silent: Vec<Client> = (0..20).map(|_| connect(address)).collect();
         for client in &mut waiting {
             read(client, "late");

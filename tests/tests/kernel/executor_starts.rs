@@ -35,7 +35,7 @@ const SPREAD_MS: u64 = 1500;
 /// How long finding an executor and a snapshot may take.
 const FIND_LIMIT: Duration = Duration::from_secs(60);
 /// How long the daemon may take to read the last counters.
-const READ_LIMIT: Duration = Duration::from_secs(15);
+const READ_LIMIT: Duration = Duration::from_secs(180);
 /// The first of the users that the executors run as: a user may not bring a new library file in each second.
 const FIRST_USER: usize = 20_000;
 

@@ -17,7 +17,7 @@ use smtt_tests::skip::skip;
 use crate::lab::{KernelLab, Workload, lab, library, with_hook};
 
 /// A scan waits for a second at most; the rest is a busy or emulated machine. A lease lasts 45 seconds.
-const SCAN_LIMIT: Duration = Duration::from_secs(10);
+const SCAN_LIMIT: Duration = Duration::from_secs(60);
 /// Containers, one after the other.
 const CONTAINERS: usize = 12;
 /// Library files with probes at a time, in place of 256: each closing of a probe waits for a grace period of the kernel.

@@ -168,7 +168,7 @@ fn processes_that_hold_their_memory_lock_hold_up_no_other() -> Result<()> {
     let (healthy, null) = (healthy.sum_up()?, null.sum_up()?);
     println!("{said}; /-/healthy {healthy:?} (median and slowest), a server without work {null:?}");
     ensure!(
-        healthy.0 <= ANSWER && healthy.1 <= ANSWER + null.1 * 10,
+        healthy.0 <= ANSWER + null.0 * 10 && healthy.1 <= ANSWER + null.1 * 10,
         "/-/healthy: {healthy:?}, a server without work {null:?}"
     );
     ensure!(

@@ -185,6 +185,20 @@ fn adds_up(lab: &mut KernelLab, executor: u64, pid: u32) -> Result<u64> {
     Ok(before)
 }
 
+/// How long the kernel waits for all CPUs.
+fn grace_period() -> Result<Duration> {
+    const MEMBARRIER_CMD_GLOBAL: i32 = 1;
+    let start = Instant::now();
+    // SAFETY: the call takes numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    ensure!(
+        result == 0,
+        "membarrier: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(start.elapsed())
+}
+
 #[test]
 fn what_was_before_tracing_closes_the_gap_to_the_kernels_count() -> Result<()> {
     let mut settings = with_hook(FaultHook::RawTracepoint);
@@ -194,13 +208,16 @@ fn what_was_before_tracing_closes_the_gap_to_the_kernels_count() -> Result<()> {
         return Ok(());
     };
     lab.read()?;
-    // Done on the daemon's event loop, so it must be short. A busy emulated machine takes three quarters of a second.
+    // Done on the daemon's event loop, so it must be short. The kernel waits for all CPUs several times (RCU), as it does
+    // for another call.
+    let slowest = grace_period()?;
     let start = Instant::now();
     lab.probes.executor_described();
     let took = start.elapsed();
-    println!("the hooks were attached in {took:?}");
+    let slowest = slowest.max(grace_period()?);
+    println!("the hooks were attached in {took:?}, all CPUs were waited for in {slowest:?}");
     ensure!(
-        took < Duration::from_secs(2),
+        took < Duration::from_secs(2) + 20 * slowest,
         "the hooks were attached in {took:?}"
     );
     for adopted in [false, true] {

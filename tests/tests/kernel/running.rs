@@ -88,7 +88,7 @@ fn the_parts_of_a_task_show_when_it_computed_and_when_it_held_memory() -> Result
     workload.run()?;
     let ended = xtask::process::wait_for(
         "the task has ended",
-        std::time::Duration::from_secs(20),
+        std::time::Duration::from_secs(180),
         || {
             let task = task()?;
             Ok((task["used_until"] == "task_end").then_some(task))

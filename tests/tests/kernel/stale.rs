@@ -188,7 +188,7 @@ fn a_found_child_that_has_ended_leaves_no_row() -> Result<()> {
     let workload = Workload::start("steady", &["ms=1"])?;
     let executor = lab.executor(workload.pid())?;
     // One that lives gets its row, and the hook of its exit removes it.
-    let (pid, living) = child(Duration::from_millis(300))?;
+    let (pid, living) = child(Duration::from_secs(3))?;
     let other = Started {
         start_ticks: living.start_ticks - 1,
         ..living

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_config::FaultHook;
-use smtt_tests::attackers::{Counted, phase, row};
+use smtt_tests::attackers::{Counted, READ_LIMIT, phase, row};
 use smtt_tests::json::number;
 use smtt_tests::lab::programs;
 use smtt_tests::skip::{must_have, skip};
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
+use xtask::process::wait_for;
 
 use crate::clocks::{times_are_uptimes, uptime_ns};
 use crate::lab::{Workload, lab, with_hook};
@@ -24,8 +25,9 @@ use crate::victim::same;
 
 const STATE: &str = "/sys/power/state";
 const ALARM: &str = "/sys/class/rtc/rtc0/wakealarm";
-/// Seconds until the alarm of the machine's clock wakes it. Its CPUs need some of them to go to sleep.
-const ALARM_SECONDS: u32 = 15;
+/// Seconds until the alarm of the machine's clock wakes it. Its CPUs need some of them to go to sleep, many where they
+/// are emulated beside other work.
+const ALARM_SECONDS: u32 = 60;
 /// The least time asleep.
 const ASLEEP: Duration = Duration::from_secs(3);
 /// Length of a phase of the workload.
@@ -46,8 +48,8 @@ fn obstacle() -> Option<String> {
 }
 
 /// Suspends the machine until the alarm. An emulated machine sleeps once: it is left with a wake-up that ends every later
-/// sleep at once.
-fn suspend() -> Result<()> {
+/// sleep at once. Returns the time asleep.
+fn suspend() -> Result<Duration> {
     let (uptime, running) = (uptime_ns()?, Instant::now());
     fs::write(ALARM, "0").context(ALARM)?;
     fs::write(ALARM, format!("+{ALARM_SECONDS}")).context(ALARM)?;
@@ -56,15 +58,17 @@ fn suspend() -> Result<()> {
     let asleep = all.saturating_sub(running.elapsed());
     println!("the machine was asleep for {asleep:?} of {all:?}");
     ensure!(asleep >= ASLEEP, "it was asleep for {asleep:?} only");
-    Ok(())
+    Ok(asleep)
 }
 
-/// Names and states of the daemon's verdicts.
+/// Names and states of the daemon's verdicts, without those that a busy machine adds: an inspection or a reading of a
+/// slot file was late.
 fn verdicts(daemon: &Daemon) -> Result<Vec<String>> {
     let status = daemon.json(&["status"])?;
     let verdicts = status["probes"].as_array().context("no verdicts")?;
     Ok(verdicts
         .iter()
+        .filter(|verdict| verdict["hook"] != "discovery" && verdict["hook"] != "slot files")
         .map(|verdict| {
             format!(
                 "{} {} {}",
@@ -96,7 +100,7 @@ fn guest_an_executor_at_work_through_a_suspend_loses_nothing() -> Result<()> {
     let executor = lab.executor(pid)?;
     let began = Instant::now();
     while Counted::read(&daemon, pid).is_err() {
-        ensure!(began.elapsed() < PHASE * 10, "the workload is not found");
+        ensure!(began.elapsed() < READ_LIMIT, "the workload is not found");
         thread::sleep(Duration::from_millis(200));
     }
     let mut counted = Counted::read(&daemon, pid)?.0;
@@ -108,23 +112,39 @@ fn guest_an_executor_at_work_through_a_suspend_loses_nothing() -> Result<()> {
 
     victim.go()?;
     thread::sleep(PHASE / 4);
-    suspend()?;
+    let asleep = suspend()?;
     let said = phase(&mut victim)?;
     counted = same(&daemon, &victim, &said, counted)?;
 
-    let now = row(&daemon, pid)?;
-    ensure!(now["state"] == "alive", "the executor: {now}");
-    let (age, passed) = (number(&now, "watched_ns")? - watched, uptime_ns()? - uptime);
-    ensure!(
-        age.abs_diff(passed) < 3 * SECOND_NS,
-        "the executor is {age} ns older, {passed} ns have passed"
-    );
+    // The daemon's last tick was at most seconds before.
+    let tick = 3 * SECOND_NS;
+    wait_for("the executor is as old as it is", READ_LIMIT, || {
+        let earliest = uptime_ns()? - uptime;
+        let now = row(&daemon, pid)?;
+        let latest = uptime_ns()? - uptime;
+        ensure!(now["state"] == "alive", "the executor: {now}");
+        let age = number(&now, "watched_ns")? - watched;
+        println!("the executor is {age} ns older, {earliest} to {latest} ns have passed");
+        Ok((earliest.saturating_sub(tick)..=latest + tick)
+            .contains(&age)
+            .then_some(()))
+    })?;
     let after = verdicts(&daemon)?;
     ensure!(before == after, "verdicts: {before:?}, then {after:?}");
+    // A busy machine makes steps long; the time asleep is in none.
     let log = fs::read_to_string(daemon.log())?;
+    let longest = log
+        .lines()
+        .filter_map(|line| {
+            line.split_once("the event loop has been ")?
+                .1
+                .split_once(" for ")
+        })
+        .filter_map(|(_, time)| time.strip_suffix(" s")?.parse().ok())
+        .fold(0.0, f64::max);
     ensure!(
-        !log.contains("the event loop has been"),
-        "a step of the event loop took long: {log}"
+        longest < asleep.as_secs_f64() / 2.0,
+        "a step of the event loop took the time asleep: {log}"
     );
     lab.read()?;
     ensure!(

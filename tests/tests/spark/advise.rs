@@ -65,6 +65,8 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     let application =
         Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", "24", "2", "1"])?
             .conf("spark.rdd.compress", "false")
+            // Each block is read where it is: by default a task waits 3 s for its executor.
+            .conf("spark.locality.wait", "300s")
             .with_marker(&lab.paths)
             .quick_executors();
     let mut run = lab.run(application)?;

@@ -14,7 +14,7 @@ use xtask::process::wait_for;
 use xtask::spark::Application;
 
 /// How long a death may take to be in the list.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 const VERSION: &str = "4.0.5";
 /// Memory of a JVM with a small heap and of a Python worker that has grown beyond it.
 const WORKER_LIMIT: u64 = 1200 << 20;
@@ -49,11 +49,12 @@ fn start(lab: &SparkLab, how: &str, options: &[&str]) -> Result<Run> {
 
 /// The living executor: its process id.
 fn executor(daemon: &LabDaemon<'_>, run: &Run) -> Result<u32> {
-    let rows = run.rows(daemon, &["executors"])?;
-    let row = rows
-        .iter()
-        .find(|row| row["state"] == "alive" && row["executor_id"] != "driver");
-    Ok(number(row.context("no executor is listed")?, "pid")? as u32)
+    let row = wait_for("the executor is listed", LIMIT, || {
+        let rows = run.rows(daemon, &["executors"])?;
+        let alive = |row: &Value| row["state"] == "alive" && row["executor_id"] != "driver";
+        Ok(rows.into_iter().find(alive))
+    })?;
+    Ok(number(&row, "pid")? as u32)
 }
 
 /// Lets the application run from its begin to its end with its executor in the cgroup; returns the executor's process.
@@ -61,8 +62,8 @@ fn run_within(group: &MemoryCgroup, daemon: &LabDaemon<'_>, run: &mut Run) -> Re
     run.reach("begin")?;
     let pid = executor(daemon, run)?;
     group.add(pid)?;
-    // The daemon looks up the cgroup every five seconds.
-    std::thread::sleep(Duration::from_secs(7));
+    // The daemon looks up the cgroup with every fifth sample, one a second; no listing shows it before a death.
+    std::thread::sleep(Duration::from_secs(20));
     run.open("begin")?;
     run.reach("end")?;
     Ok(pid)
@@ -93,16 +94,15 @@ fn text<'a>(page: &'a Value, field: &str) -> &'a str {
 
 /// Whether Spark's own log has one of these exit codes.
 fn spark_says(run: &Run, codes: &[u32]) -> Result<()> {
-    let log = fs::read_to_string(run.submitted.running.log())?;
-    let said = |code: &u32| {
-        log.contains(&format!("Command exited with code {code}"))
-            || log.contains(&format!("exitStatus {code}"))
-    };
-    ensure!(
-        codes.iter().any(said),
-        "Spark's log has no exit code of {codes:?}"
-    );
-    Ok(())
+    let what = format!("Spark's log has an exit code of {codes:?}");
+    wait_for(&what, LIMIT, || {
+        let log = fs::read_to_string(run.submitted.running.log())?;
+        let said = |code: &u32| {
+            log.contains(&format!("Command exited with code {code}"))
+                || log.contains(&format!("exitStatus {code}"))
+        };
+        Ok(codes.iter().any(said).then_some(()))
+    })
 }
 
 fn kill(pid: u32, signal: i32) -> Result<()> {
@@ -221,7 +221,12 @@ fn foreign_end_once(
     let mut run = start(&lab, "wait", &[])?;
     run.reach("running")?;
     let pid = executor(&daemon, &run)?;
-    // The task has begun, and samples are there.
+    wait_for("the task runs", LIMIT, || {
+        let tasks = run.rows(&daemon, &["tasks"])?;
+        let runs = tasks.iter().any(|row| row["state"] == "running");
+        Ok(runs.then_some(()))
+    })?;
+    // Samples are there.
     std::thread::sleep(Duration::from_secs(3));
     kill(pid, signal)?;
     let first = page(&daemon, &run, verdict)?;

@@ -25,7 +25,11 @@ type Load = fn(Application, &Paths) -> Application;
 fn page_rank(lab: &SparkLab, master: &str, marker: Load) -> Result<()> {
     let daemon = lab.daemon()?;
     let application = Application::java(&lab.paths, master, "PageRank", &PAGE_RANK)?;
-    let application = marker(application, &lab.paths);
+    // No job begins before both executors of a stand-alone cluster are there.
+    let application = marker(application, &lab.paths)
+        .conf("spark.cores.max", "2")
+        .conf("spark.scheduler.minRegisteredResourcesRatio", "1")
+        .conf("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s");
     let mut run = lab.run(application)?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use smtt_machine::clock::now_boot_ns;
+use smtt_tests::faults::ticked_ns;
 use smtt_tests::json::{list, number, text};
 use smtt_tests::lab::{LIMIT, LabDaemon, Run, SparkLab};
 use xtask::process::wait_for;
@@ -19,8 +20,6 @@ const MIB: u64 = 1 << 20;
 const HEAP: u64 = 2048 * MIB;
 /// The JVM places a heap of less than 4 GiB below this address.
 const HEAP_END: u64 = 4 << 30;
-/// How far the daemon's answers may be behind.
-const LATE: Duration = Duration::from_secs(2);
 /// MiB and numbers that the application holds, in the order of its arguments.
 const HELD: [u64; 9] = [600, 512, 256, 300, 2000, 256, 200, 96, 64];
 
@@ -87,6 +86,14 @@ fn status(pid: u64, name: &str) -> Result<u64> {
     Ok(kib.with_context(|| format!("status has no {name}"))? * 1024)
 }
 
+/// What the kernel counts of the executor: resident bytes, and those of them in files and in the heap.
+fn counted(pid: u64) -> Result<[u64; 3]> {
+    let in_heap = |one: &&Mapping| one.start >= HEAP_END - HEAP && one.end <= HEAP_END;
+    let mapped = mappings(pid)?;
+    let heap: u64 = mapped.iter().filter(in_heap).map(|one| one.resident).sum();
+    Ok([status(pid, "VmRSS")?, status(pid, "RssFile")?, heap])
+}
+
 fn close(what: &str, value: u64, truth: u64, tolerance: f64) -> Result<()> {
     println!("{what}: {value}, by the kernel or as known {truth}");
     ensure!(
@@ -107,16 +114,17 @@ fn parts(row: &Value) -> Result<BTreeMap<String, i64>> {
 
 /// The executor's row of `smtt-ctl memory`, examined after now, and with nothing changed since.
 fn memory(daemon: &LabDaemon<'_>, run: &Run) -> Result<Value> {
-    let begin = Instant::now();
+    let begin = now_boot_ns();
+    let application = run.submitted.application_id()?;
     wait_for("the executor's memory is examined", LIMIT, || {
+        // Ages are as of the daemon's last tick or fact: of this tick, or later.
+        let fits = |row: &Value| row["application_id"] == application && row["executor_id"] == "0";
+        let since = ticked_ns(daemon, fits)?.unwrap_or(0).saturating_sub(begin);
         let rows = run.rows(daemon, &["memory"])?;
         let row = rows.iter().find(|row| row["executor_id"] == "0");
-        // Ages are as of the daemon's last tick or fact.
-        let since = begin.elapsed().saturating_sub(LATE);
         Ok(row
             .filter(|row| {
-                let age = row["examined_age_ns"].as_u64().map(Duration::from_nanos);
-                let kernel = row["age_ns"].as_u64().map(Duration::from_nanos);
+                let (age, kernel) = (row["examined_age_ns"].as_u64(), row["age_ns"].as_u64());
                 let resident = row["resident_bytes"].as_i64().unwrap_or(0);
                 let changed = parts(row).map_or(i64::MAX, |parts| parts["since_examined"].abs());
                 age.is_some_and(|age| age < since)
@@ -130,9 +138,18 @@ fn memory(daemon: &LabDaemon<'_>, run: &Run) -> Result<Value> {
 /// The row at a gate: its parts add up to what the kernel counts, and each part is what the kernel counts of its mappings.
 fn at(gate: &str, daemon: &LabDaemon<'_>, run: &mut Run) -> Result<(u64, BTreeMap<String, i64>)> {
     run.reach(gate)?;
-    let row = memory(daemon, run)?;
-    let pid = number(&row, "pid")?;
-    let (mapped, resident) = (mappings(pid)?, status(pid, "VmRSS")?);
+    let executors = run.rows(daemon, &["executors"])?;
+    let executor = executors.iter().find(|row| row["executor_id"] == "0");
+    let pid = number(executor.context("no executor 0")?, "pid")?;
+    let (row, [resident, in_files, in_heap]) =
+        wait_for("memory rests while it is read", LIMIT, || {
+            let before = counted(pid)?;
+            let row = memory(daemon, run)?;
+            let after = counted(pid)?;
+            let mut both = before.iter().zip(&after);
+            let rests = both.all(|(before, after)| before.abs_diff(*after) <= before / 100);
+            Ok(rests.then_some((row, after)))
+        })?;
     let parts = parts(&row)?;
     println!("at {gate}: {row}");
     let sum: i64 = parts.values().sum();
@@ -147,13 +164,11 @@ fn at(gate: &str, daemon: &LabDaemon<'_>, run: &mut Run) -> Result<(u64, BTreeMa
         .filter(|(name, _)| heap(name))
         .map(|(_, bytes)| bytes)
         .sum();
-    let in_heap = |one: &&Mapping| one.start >= HEAP_END - HEAP && one.end <= HEAP_END;
-    let truth = mapped.iter().filter(in_heap).map(|one| one.resident).sum();
-    close("resident heap", heap.unsigned_abs(), truth, 0.01)?;
+    close("resident heap", heap.unsigned_abs(), in_heap, 0.01)?;
     close(
         "mapped files",
         parts["mapped_files"].unsigned_abs(),
-        status(pid, "RssFile")?,
+        in_files,
         0.01,
     )?;
     Ok((pid, parts))
@@ -174,6 +189,9 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
         .conf("spark.memory.offHeap.enabled", "true")
         .conf("spark.memory.offHeap.size", "512m")
         .conf("spark.executor.processTreeMetrics.enabled", "true")
+        // Spark reads peaks with its heartbeats: what is held briefly is between two of them.
+        .conf("spark.executor.heartbeatInterval", "60s")
+        .conf("spark.network.timeout", "600s")
         // The test waits for an examination at each gate.
         .with_marker_at(&lab.paths.marker().join("smtt-marker.jar"), "examine=50");
     let mut run = lab.run(application)?;
@@ -227,6 +245,12 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
         0.05,
     )?;
     run.open("threads")?;
+    run.reach("execution")?;
+    // From this heartbeat to the next the gate is checked, and memory is held for 50 ms.
+    wait_for("Spark has seen what the task holds", LIMIT, || {
+        let held = executor_peaks(&run)?["OffHeapExecutionMemory"].as_u64();
+        Ok((held == Some(HELD[5] * MIB)).then_some(()))
+    })?;
     let (_, execution) = at("execution", &daemon, &mut run)?;
     close(
         "off-heap execution",

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
@@ -16,8 +16,10 @@ use smtt_common::page_walk::WalkCounters;
 use smtt_config::ProbeSettings;
 use smtt_daemon::probes::Probes;
 use smtt_daemon::ring::{SourceCounters, next_batch};
+use smtt_machine::clock::now_boot_ns;
 use smtt_model::cpu::{Overrides, Role};
 use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::faults::ticked_ns;
 use smtt_tests::json::{number, sum};
 use smtt_tests::lab::{LIMIT, Run, SparkLab};
 use smtt_tests::witness;
@@ -30,8 +32,8 @@ const PERIOD_NS: u64 = 500_009;
 /// CPU time by which a task in Spark's measure and in the marker's context may differ: the end of the task, in which it
 /// sends its result.
 const TASK_EDGE_NS: u64 = 4_000_000;
-/// The daemon reads the kernel's tables once per second.
-const TWO_TICKS: Duration = Duration::from_millis(2200);
+/// Pause between two readings.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
 
 /// The probes, with the clock and page faults as events, and their samples.
 struct Sampling {
@@ -124,7 +126,8 @@ impl Sampling {
 
     /// Page faults of every running executor: sampled, and the kernel's own count. Read while no task runs.
     fn faults(&mut self) -> Result<BTreeMap<u32, (u64, u64)>> {
-        for _ in 0..50 {
+        let begin = Instant::now();
+        while begin.elapsed() < LIMIT {
             let kernel = |sampling: &Self| -> Result<BTreeMap<u64, u64>> {
                 sampling
                     .executors
@@ -301,13 +304,18 @@ fn figures_of_rdds_and_stages_add_up_to_those_of_executors_in_listings_and_metri
     run.open("begin")?;
     run.open("cached")?;
     run.reach("end")?;
-    // No task runs any more; when two ticks of the daemon add nothing, all samples have been read.
-    let mut before = 0;
+    // No task runs any more; when a tick of the daemon adds nothing, all samples have been read.
+    let application = run.submitted.application_id()?;
+    let (mut before, mut read_ns) = (0, now_boot_ns());
     wait_for("the tasks' figures come to rest", LIMIT, || {
-        thread::sleep(TWO_TICKS);
+        thread::sleep(LOOK_EVERY);
+        let ticked = ticked_ns(&daemon, |row| row["application_id"] == application)?;
+        if ticked <= Some(read_ns) {
+            return Ok(None);
+        }
         let now = sum(&run.rows(&daemon, &["tasks"])?, "cycles");
         let same = now > 0 && now == before;
-        before = now;
+        (before, read_ns) = (now, now_boot_ns());
         Ok(same.then_some(()))
     })?;
     let executors = run.rows(&daemon, &["executors"])?;

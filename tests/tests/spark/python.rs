@@ -53,17 +53,22 @@ fn page_rank(version: &str) -> Result<()> {
     )?;
     let mut run = lab.run(application.with_marker(&lab.paths).quick_executors())?;
     run.reach("begin")?;
+    // Before and after the rest: Spark ends workers that have had nothing to do for a minute.
+    let mut workers_begin = workers(&daemon, &run)?;
     let begin = at_rest(&daemon, &run)?;
-    let (workers_begin, tagged_begin) = (workers(&daemon, &run)?, tagged(&daemon, &run)?);
+    workers_begin.extend(workers(&daemon, &run)?);
+    let tagged_begin = tagged(&daemon, &run)?;
     run.open("begin")?;
     run.open("cached")?;
     run.reach("end")?;
+    let mut workers_end = workers(&daemon, &run)?;
     let end = at_rest(&daemon, &run)?;
-    let (workers, tagged) = (workers(&daemon, &run)?, tagged(&daemon, &run)?);
+    workers_end.extend(workers(&daemon, &run)?);
+    let tagged = tagged(&daemon, &run)?;
 
     assert!(
-        workers.len() >= 4,
-        "expected a Python daemon and a worker per executor, seen {workers:?}"
+        workers_end.len() >= 4,
+        "expected a Python daemon and a worker per executor, seen {workers_end:?}"
     );
     for (executor, pair) in &between(&begin, &end) {
         assert!(pair.kernel > 5_000, "too few faults to compare: {pair:?}");
@@ -74,7 +79,7 @@ fn page_rank(version: &str) -> Result<()> {
     }
 
     // Workers touch memory for a task, except before the first task and between two tasks.
-    let touched: u64 = workers
+    let touched: u64 = workers_end
         .iter()
         .map(|(pid, faults)| faults - workers_begin.get(pid).copied().unwrap_or(0))
         .sum();

@@ -197,6 +197,8 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     let live = Live::start(&daemon, &lab.folder().join("live.json"))?;
     let jar = lab.paths.marker().join("smtt-marker.jar");
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
+        // Each block is read where it is: by default a task waits 3 s for its executor.
+        .conf("spark.locality.wait", "300s")
         .with_marker_at(&jar, &format!("log={}/%p", logs.display()))
         .quick_executors();
     let mut run = lab.run(application)?;

@@ -13,16 +13,20 @@ use super::CORES;
 use crate::daemon::Daemon;
 use crate::json::number;
 use crate::paths::Paths;
-use crate::process::check_interrupt;
+use crate::process::{check_interrupt, wait_for};
 use crate::spark::{Application, Spark, Submitted};
 use crate::witness;
 
 /// Time limit of one workload.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(900);
 /// Time between two samples of the memory.
 const SAMPLE: Duration = Duration::from_millis(500);
 /// How long Spark's listing and ours may take to agree at the end.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(120);
+/// More than the time between two readings of the kernel's counters.
+const TICK: Duration = Duration::from_millis(1500);
+/// Page faults that idle threads of an executor may have in that time.
+const IDLE_FAULTS: u64 = 100;
 /// Number of RDDs with the most faults in the results.
 const TOP: usize = 3;
 
@@ -132,6 +136,9 @@ pub fn run(paths: &Paths, spark: &Spark, daemon: &Daemon, job: &Job) -> Result<O
     .conf("spark.sql.shuffle.partitions", "4")
     .conf("spark.cores.max", &CORES.to_string())
     .conf("spark.executor.cores", &(CORES / job.workers).to_string())
+    // No job begins before all executors are there.
+    .conf("spark.scheduler.minRegisteredResourcesRatio", "1")
+    .conf("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s")
     .with_marker(paths);
     let mut submitted = application.submit(spark, job.workload)?;
     let begin = Instant::now();
@@ -245,12 +252,20 @@ fn agree(daemon: &Daemon, submitted: &Submitted, id: &str) -> Result<BTreeMap<u6
 
 /// Reads the final figures while the executors still run.
 fn finish(daemon: &Daemon, id: &str, workers: usize, outcome: &mut Outcome) -> Result<()> {
-    // Wait for another reading of the kernel's counters, which includes the last task.
-    thread::sleep(Duration::from_millis(1500));
-    let executors = daemon.rows(&["executors", "--app", id])?;
-    if executors.len() != workers {
-        bail!("{} executors on {workers} workers", executors.len());
-    }
+    // Readings of the kernel's counters that include the last task.
+    let (mut before, mut count) = (None::<u64>, 0);
+    let executors = wait_for("the executors' counters come to rest", SETTLE, || {
+        thread::sleep(TICK);
+        let rows = daemon.rows(&["executors", "--app", id])?;
+        count = rows.len();
+        // Idle threads have a few faults.
+        let now = sum(&rows, "page_faults").unwrap_or(0);
+        let rest =
+            before.is_some_and(|before| now.abs_diff(before) <= IDLE_FAULTS * workers as u64);
+        before = Some(now);
+        Ok((rest && count == workers).then_some(rows))
+    })
+    .with_context(|| format!("{count} executors on {workers} workers"))?;
     for executor in &executors {
         outcome.heap_max_bytes += number(executor, "heap_max_bytes")?;
         outcome.resident_peak_bytes +=

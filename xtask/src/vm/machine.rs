@@ -310,7 +310,8 @@ fn console_lines(emulator: &mut Emulator) -> Result<mpsc::Receiver<String>> {
 }
 
 /// The guest's first program. NUMA balancing is off: the kernel unmaps pages for a moment to see which node uses them,
-/// and each causes a page fault that the tests' programs do not expect.
+/// and each causes a page fault that the tests' programs do not expect. The kernel does not sample less where its handler seems
+/// slow: an emulated processor waits for a real one.
 fn init(disk: bool) -> String {
     let disk = if disk {
         "for module in /modules/*; do insmod $module; done\n\
@@ -332,6 +333,7 @@ fn init(disk: bool) -> String {
          chmod 1777 /tmp\n\
          ip link set lo up\n\
          echo 0 > /proc/sys/kernel/numa_balancing\n\
+         echo 0 > /proc/sys/kernel/perf_cpu_time_max_percent\n\
          hostname guest\n\
          {disk}\
          echo '{BEGIN}'\n\
