@@ -172,7 +172,7 @@ fn half_sent_requests_are_closed_and_keep_no_other_client_out() {
     let begin = |address: SocketAddr, count: usize| -> Vec<TcpStream> {
         let one = |number: usize| {
             let mut stream = connect(address);
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 // The server may have closed the connection.
                 let _ = stream.write_all(b"GET /-/healthy HT");
             }
