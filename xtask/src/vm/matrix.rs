@@ -311,6 +311,7 @@ mod tests {
             "---- counts::exact stdout ----",
             "12 tasks",
             "Error: 3 tasks, expected 4",
+            "",
             "test result: FAILED. 0 passed",
         ];
         let shown = totals(&lines, 101).to_string();
