@@ -53,8 +53,9 @@ impl<T: Send + 'static> TimedReads<T> {
         }
     }
 
-    /// Makes these readings, and waits for each at most for `wait` since it began, for all at most [`BEGIN_WAIT`] longer.
-    /// Every reading that is returned began after this call. What is missing is in [`Self::unread`].
+    /// Makes these readings, and waits for each at most for `wait` since it began, for helpers to begin at most
+    /// [`BEGIN_WAIT`]. None starts later than `wait` after the first began: executors that are slow one after another
+    /// delay the caller by two waits. Every reading that is returned began after this call. What is missing is in [`Self::unread`].
     pub fn read(&mut self, wanted: Vec<Wanted<T>>, wait: Duration) -> Vec<(u64, T)> {
         let begin = Instant::now();
         self.round += 1;
@@ -63,9 +64,14 @@ impl<T: Send + 'static> TimedReads<T> {
         let mut missing: BTreeSet<u64> = wanted.iter().map(|(key, ..)| *key).collect();
         let mut waiting = VecDeque::from(wanted);
         let (mut awaited, mut read) = (HashMap::new(), Vec::new());
+        let mut first_begun = None;
         loop {
-            self.start(&mut waiting, &mut awaited, begin);
-            let ends = awaited.values().map(|begun: &Begun| match begun.get() {
+            let begun = awaited.values().filter_map(|begun: &Begun| begun.get());
+            first_begun = first_begun.into_iter().chain(begun.copied()).min();
+            if first_begun.is_none_or(|first| first.elapsed() < wait) {
+                self.start(&mut waiting, &mut awaited, begin);
+            }
+            let ends = awaited.values().map(|begun| match begun.get() {
                 Some(began) => (*began + wait).min(begin + BEGIN_WAIT + wait),
                 None => begin + BEGIN_WAIT,
             });
@@ -75,6 +81,7 @@ impl<T: Send + 'static> TimedReads<T> {
             // One that begins meanwhile has less time than one that has not begun.
             match self.helpers.next(left.min(wait)) {
                 Some((key, Some((round, reading)))) if round == self.round => {
+                    first_begun.get_or_insert_with(Instant::now);
                     awaited.remove(&key);
                     missing.remove(&key);
                     read.push((key, reading));
@@ -248,6 +255,22 @@ mod tests {
         assert_eq!(sorted(reads.read(vec![quick(99)], LONG)), [99]);
         assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
         drop(held);
+    }
+
+    #[test]
+    fn a_user_whose_files_are_slow_one_after_another_does_not_add_the_waits_up() {
+        let mut reads = TimedReads::new("test", PLACES);
+        let (wait, slow) = (Duration::from_millis(50), Duration::from_millis(40));
+        let wanted = (0..64).map(|key| -> Wanted<u64> {
+            let work = move || {
+                std::thread::sleep(slow);
+                key
+            };
+            (key, 1000, Box::new(work))
+        });
+        // Those that begin at once, and those that take their places.
+        let read = reads.read(wanted.collect(), wait).len();
+        assert!(read <= 2 * PLACES.per_user, "{read}");
     }
 
     #[test]
