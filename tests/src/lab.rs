@@ -95,7 +95,8 @@ impl SparkLab {
         Ok(LabDaemon { daemon, _lab: self })
     }
 
-    /// Submits an application that waits at its gates.
+    /// Submits an application that waits at its gates. Its executors have the quick compiler only, unless it asks for
+    /// both.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -104,17 +105,19 @@ impl SparkLab {
         let gates = self.path.join(format!("gates-{}", self.runs.get()));
         std::fs::create_dir_all(&gates)?;
         let submitted = application
+            .quick_executors()
             .conf("spark.smtt.fixture.barrier", &gates.display().to_string())
             .submit(&self.spark, &format!("application-{}", self.runs.get()))?;
         Ok(Run { submitted, gates })
     }
 
-    /// Submits an application without gates.
+    /// As [`Self::run`], without gates.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn run_through(&self, application: &Application) -> Result<Submitted> {
         self.runs.set(self.runs.get() + 1);
+        let application = application.clone().quick_executors();
         application.submit(&self.spark, &format!("application-{}", self.runs.get()))
     }
 

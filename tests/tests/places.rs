@@ -73,7 +73,7 @@ impl Scene {
         })
         .with_context(|| {
             format!(
-                "it is {last:#}\nThe daemon says:{}",
+                "waited for `{name}: {what}`; it is {last:#}\nThe daemon says:{}",
                 hint(self.daemon.log())
             )
         })
@@ -305,9 +305,17 @@ fn is_remote(scene: &Scene, free: u64) -> Result<()> {
 fn remote(mut scene: Scene) -> Result<Scene> {
     let pid = scene.application.pid();
     node::move_threads(pid, &node::cpus(AWAY))?;
+    let mut placed = 0;
     for pass in 1..4 {
         scene.application.open(&format!("pass{pass}"))?;
         scene.application.reach(&format!("pass{}", pass + 1))?;
+        // A pass may cause a collection. Reads at addresses that the marker has not reported again have no place, so the
+        // next pass waits for them.
+        let row = scene.row("read", &format!("pass {pass} is placed"), |row| {
+            row["read_remote_bytes"].as_u64() >= Some(placed + READ_BYTES)
+                && row["resolved_bytes"] == row["held_bytes"]
+        })?;
+        placed = number(&row, "read_remote_bytes")?;
     }
     for thread in node::threads(pid)? {
         let allowed = node::allowed(pid, thread);

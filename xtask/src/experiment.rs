@@ -166,6 +166,7 @@ fn on(
             workers,
             master: &cluster.url,
             folder: &folder,
+            quick: false,
         };
         match run::run(paths, &spark, daemon, &job) {
             Ok(outcome) => {

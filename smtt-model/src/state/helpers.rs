@@ -108,7 +108,7 @@ impl Tasks {
     ) -> Outcome {
         let more = HelperSum {
             threads: 0,
-            figures: Used::so_far([0; ACCOUNTS], 0, allocated_bytes),
+            figures: Used::so_far([0; ACCOUNTS], 0, 0, allocated_bytes),
         };
         self.helper_gains(task, helper, caps, &more)
     }

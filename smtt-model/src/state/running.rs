@@ -63,7 +63,7 @@ impl Live {
         let heap = Some(self.heap_bytes).filter(|bytes| *bytes != u64::MAX);
         let mut accounts = [0; ACCOUNTS];
         accounts[..KERNEL_ACCOUNTS].copy_from_slice(&self.accounts);
-        Used::so_far(accounts, self.present, heap)
+        Used::so_far(accounts, self.present, self.duration_ns, heap)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What task attempts used: the kernel's accounts of a task's thread, and the JVM's of its heap.
 
 use smtt_common::event::used::{
-    ACCOUNTS, PARTIAL, TaskUsed, UNTIL_EXIT, UNTIL_MASK, UNTIL_NEXT, helper,
+    ACCOUNTS, DISK_WAIT_NS, PARTIAL, TaskUsed, UNTIL_EXIT, UNTIL_MASK, UNTIL_NEXT, helper,
 };
 
 use super::Outcome;
@@ -46,8 +46,13 @@ impl Used {
         add_each(&mut self.times, more.times);
     }
 
+    /// The accounts of a record. A wait for a disk that is longer than the record's time is absent: since Linux 6.12 the
+    /// kernel may count a wait from the thread's earlier wait on, or from the machine's start.
     pub(crate) fn of_accounts(used: &TaskUsed) -> Self {
-        let present = used.present & ((1 << ACCOUNTS) - 1);
+        let mut present = used.present & ((1 << ACCOUNTS) - 1);
+        if used.accounts[DISK_WAIT_NS] > used.duration_ns {
+            present &= !(1 << DISK_WAIT_NS);
+        }
         let mut accounts = used.accounts;
         for (account, value) in accounts.iter_mut().enumerate() {
             if present & 1 << account == 0 {
@@ -61,15 +66,17 @@ impl Used {
         }
     }
 
-    /// The accounts of a task that runs.
+    /// The accounts of a task that runs for this time, in nanoseconds.
     pub(super) fn so_far(
         accounts: [u64; ACCOUNTS],
         present: u32,
+        duration_ns: u64,
         heap_allocated_bytes: Option<u64>,
     ) -> Self {
         let used = TaskUsed {
             accounts,
             present,
+            duration_ns,
             ..TaskUsed::default()
         };
         Self {
@@ -328,6 +335,17 @@ mod tests {
             present,
             flags,
         }
+    }
+
+    #[test]
+    fn a_wait_for_a_disk_that_is_longer_than_the_task_is_absent() {
+        let mut used = record(1 << CPU_NS | 1 << DISK_WAIT_NS, UNTIL_EXIT);
+        used.accounts[DISK_WAIT_NS] = used.duration_ns;
+        assert_eq!(Used::of_accounts(&used).account(DISK_WAIT_NS), Some(200));
+        used.accounts[DISK_WAIT_NS] += 1;
+        let figures = Used::of_accounts(&used);
+        assert_eq!(figures.account(DISK_WAIT_NS), None);
+        assert_eq!(figures.account(CPU_NS), Some(100));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub struct Ended<'lab> {
 pub fn run(lab: &SparkLab) -> Result<Ended<'_>> {
     let store = lab.folder().join("store");
     let application = application(lab, &store, "history.py", "local-cluster[2,2,1024]")?;
-    let mut running = lab.run_through(&application.quick_executors())?;
+    let mut running = lab.run_through(&application)?;
     running.result(LIMIT)?;
     let logs = logs(lab);
     let log = wait_for("the event log is finished", LIMIT, || {

@@ -345,8 +345,12 @@ fn the_wait_for_a_disk_is_there_where_the_kernel_keeps_it() -> Result<()> {
         println!(
             "delay accounting {on}: the tasks waited {waited} ns for a disk; in ticks inside and outside: {ticks:?}"
         );
-        if on == "1" && on_block_device(Path::new(".")) {
-            ensure!(waited > 0, "no task waited for the disk");
+        if on == "1" {
+            ensure!(
+                waited > 0 || !on_block_device(Path::new(".")),
+                "no task waited for the disk"
+            );
+            // The kernel itself may count a wait from the machine's start on: then its file says so too.
             for (used, [inner, outer]) in used.iter().zip(ticks) {
                 let wait = used.accounts[DISK_WAIT_NS];
                 // The kernel shows whole ticks: a difference may be one off.
@@ -359,7 +363,6 @@ fn the_wait_for_a_disk_is_there_where_the_kernel_keeps_it() -> Result<()> {
         for used in &used {
             let present = used.present & 1 << DISK_WAIT_NS != 0;
             ensure!(present == (on == "1"), "delay accounting is {on}: {used:?}");
-            ensure!(used.accounts[DISK_WAIT_NS] <= used.duration_ns, "{used:?}");
         }
         workload.end()
     });

@@ -67,8 +67,7 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
             .conf("spark.rdd.compress", "false")
             // Each block is read where it is: by default a task waits 3 s for its executor.
             .conf("spark.locality.wait", "300s")
-            .with_marker(&lab.paths)
-            .quick_executors();
+            .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("cached")?;
     run.reach("read")?;
@@ -159,8 +158,7 @@ fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value
         Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", &size, "0", "1"])?
             .conf("spark.rdd.compress", "false")
             .conf("spark.executor.extraJavaOptions", options)
-            .with_marker(&lab.paths)
-            .quick_executors();
+            .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("cached")?;
     run.reach("read")?;
@@ -281,8 +279,7 @@ fn figure(finding: &Value, what: &str) -> Result<u64> {
 fn shuffled(lab: &SparkLab, daemon: &Daemon, fraction: &str) -> Result<(SparkTasks, Value)> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Spilling", &["4", "48"])?
         .conf("spark.memory.fraction", fraction)
-        .with_marker(&lab.paths)
-        .quick_executors();
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("shuffled")?;
     let id = run.submitted.application_id()?;
@@ -405,8 +402,7 @@ fn blocks_that_push_one_another_out_are_found_as_often_as_sparks_event_log_has_t
         .conf("spark.eventLog.rolling.enabled", "false")
         .conf("spark.eventLog.compress", "false")
         .conf("spark.eventLog.logBlockUpdates.enabled", "true")
-        .with_marker(&lab.paths)
-        .quick_executors();
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;

@@ -33,6 +33,7 @@ fn a_workload_of_each_library_runs_and_its_memory_is_what_spark_says() -> Result
             workers: WORKERS,
             master: &cluster.url,
             folder: lab.folder(),
+            quick: true,
         };
         let outcome = run::run(&lab.paths, &lab.spark, &daemon, &job)
             .with_context(|| format!("{workload} on {WORKERS} workers"))?;

@@ -119,7 +119,7 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
     ] {
         application = application.conf(key, value);
     }
-    let mut run = lab.run(application.with_marker(&lab.paths).quick_executors())?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("end")?;
 
     let found = agree("jobs with their tasks", || {

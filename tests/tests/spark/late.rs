@@ -46,8 +46,7 @@ fn told_whole(daemon: &Daemon, run: &Run) -> Result<()> {
 fn found(options: &Options) -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
-        .with_marker(&lab.paths)
-        .quick_executors();
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("cached")?;
@@ -91,8 +90,7 @@ fn a_daemon_that_is_started_again_knows_what_executors_hold() -> Result<()> {
     let lab = SparkLab::new("4.3.0")?;
     let mut daemon = lab.daemon()?;
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
-        .with_marker(&lab.paths)
-        .quick_executors();
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("cached")?;

@@ -73,8 +73,7 @@ fn records_are_the_accesses_told_less_the_losses_that_have_a_name() -> Result<()
     ))?;
     let jar = lab.paths.marker().join("smtt-marker.jar");
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
-        .with_marker_at(&jar, &format!("log={}/%p", logs.display()))
-        .quick_executors();
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.open("cached")?;

@@ -62,8 +62,7 @@ fn an_rdd_of_very_many_partitions_has_sparks_size_in_bounded_memory() -> Result<
     let job = [PARTITIONS.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "ManyPartitions", &job)?
-        .with_marker(&lab.paths)
-        .quick_executors();
+        .with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.reach("cached")?;
     let bytes = healed(&daemon, &run)?;

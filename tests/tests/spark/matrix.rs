@@ -30,6 +30,12 @@ fn page_rank(lab: &SparkLab, master: &str, marker: Load) -> Result<()> {
         .conf("spark.cores.max", "2")
         .conf("spark.scheduler.minRegisteredResourcesRatio", "1")
         .conf("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s");
+    // One mode of each version, and the newest JDK, have the compilers that users have.
+    let application = if master == LOCAL_CLUSTER {
+        application.both_compilers()
+    } else {
+        application
+    };
     let mut run = lab.run(application)?;
     run.reach("begin")?;
     let begin = at_rest(&daemon, &run)?;

@@ -190,7 +190,7 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
         .conf("spark.memory.offHeap.size", "512m")
         .conf("spark.executor.processTreeMetrics.enabled", "true")
         // Spark reads peaks with its heartbeats: what is held briefly is between two of them.
-        .conf("spark.executor.heartbeatInterval", "60s")
+        .conf("spark.executor.heartbeatInterval", "20s")
         .conf("spark.network.timeout", "600s")
         // The test waits for an examination at each gate.
         .with_marker_at(&lab.paths.marker().join("smtt-marker.jar"), "examine=50");

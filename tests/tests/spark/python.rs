@@ -51,7 +51,7 @@ fn page_rank(version: &str) -> Result<()> {
         "pagerank.py",
         &["20000", "10", "2", "4"],
     )?;
-    let mut run = lab.run(application.with_marker(&lab.paths).quick_executors())?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("begin")?;
     // Before and after the rest: Spark ends workers that have had nothing to do for a minute.
     let mut workers_begin = workers(&daemon, &run)?;

@@ -228,8 +228,7 @@ fn accesses_that_a_disk_does_not_take_are_lost_by_name_and_hurt_nobody() -> Resu
     let job = [FEW.to_string(), MANY.to_string()];
     let job: Vec<&str> = job.iter().map(String::as_str).collect();
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Accesses", &job)?
-        .with_marker_at(&jar, &format!("log={}/%p", logs.display()))
-        .quick_executors();
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     run.reach("few")?;
     let id = run.submitted.application_id()?;

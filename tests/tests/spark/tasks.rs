@@ -10,9 +10,8 @@ use xtask::spark::Application;
 fn every_outcome(version: &str) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
-    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Outcomes", &["4"])?
-        .with_marker(&lab.paths)
-        .quick_executors();
+    let application =
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Outcomes", &["4"])?.with_marker(&lab.paths);
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("end")?;

@@ -199,8 +199,7 @@ fn trace_files_hold_every_access_and_spark_reads_them() -> Result<()> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?
         // Each block is read where it is: by default a task waits 3 s for its executor.
         .conf("spark.locality.wait", "300s")
-        .with_marker_at(&jar, &format!("log={}/%p", logs.display()))
-        .quick_executors();
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     let id = {
         run.open("begin")?;
@@ -338,8 +337,7 @@ fn reads_of_a_known_workload_are_as_many_as_it_made() -> Result<()> {
         .conf("spark.locality.wait", "300s")
         .conf("spark.memory.offHeap.enabled", "true")
         .conf("spark.memory.offHeap.size", "256m")
-        .with_marker_at(&jar, &format!("log={}/%p", logs.display()))
-        .quick_executors();
+        .with_marker_at(&jar, &format!("log={}/%p", logs.display()));
     let mut run = lab.run(application)?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;

@@ -43,6 +43,8 @@ pub struct Job<'a> {
     pub master: &'a str,
     /// Folder of the run's files.
     pub folder: &'a Path,
+    /// Whether executors have the quick compiler only, as in tests, which measure no speed.
+    pub quick: bool,
 }
 
 /// Page faults and page walks of one RDD on all executors.
@@ -140,6 +142,11 @@ pub fn run(paths: &Paths, spark: &Spark, daemon: &Daemon, job: &Job) -> Result<O
     .conf("spark.scheduler.minRegisteredResourcesRatio", "1")
     .conf("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s")
     .with_marker(paths);
+    let application = if job.quick {
+        application.quick_executors()
+    } else {
+        application
+    };
     let mut submitted = application.submit(spark, job.workload)?;
     let begin = Instant::now();
     wait(&mut submitted, &gates.join("begin.reached"), begin, || {

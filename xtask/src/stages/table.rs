@@ -99,6 +99,32 @@ pub const STAGES: [Stage; 16] = [
         ..PLAIN
     },
     Stage {
+        name: "lint",
+        about: "clippy has nothing to say, and the programs build as packages have them",
+        // Beside nothing else: cargo locks the folder for minutes. In a folder of its own it would build macros and build
+        // scripts once more.
+        lane: Lane::First,
+        commands: &[
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ],
+            // Without the features that only tests ask for.
+            &[
+                "check",
+                "--package=smtt-daemon",
+                "--package=smtt-ctl",
+                "--package=smtt-history",
+                "--bins",
+            ],
+        ],
+        ..PLAIN
+    },
+    Stage {
         name: "marker",
         about: "the marker's own tests, on each JVM",
         lane: Lane::Host,
@@ -154,34 +180,6 @@ pub const STAGES: [Stage; 16] = [
                 "suspend",
             ],
             &["test", "--workspace", "--doc"],
-        ],
-        ..PLAIN
-    },
-    Stage {
-        name: "lint",
-        about: "clippy has nothing to say, and the programs build as packages have them",
-        // A folder of its own: cargo locks the folder for minutes, and the stages of the other lane need theirs.
-        commands: &[
-            &[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--target-dir",
-                "target/lint",
-                "--",
-                "-D",
-                "warnings",
-            ],
-            // Without the features that only tests ask for.
-            &[
-                "check",
-                "--package=smtt-daemon",
-                "--package=smtt-ctl",
-                "--package=smtt-history",
-                "--bins",
-                "--target-dir",
-                "target/lint",
-            ],
         ],
         ..PLAIN
     },
