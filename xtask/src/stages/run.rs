@@ -17,7 +17,7 @@ use crate::paths::Paths;
 use crate::process::{cargo, check_interrupt, nice_cargo};
 
 /// Added to the nice value of the stages in [`Lane::Beside`]: tests of the other lane have time limits on their waits.
-const NICER: u8 = 3;
+const NICER: u8 = 5;
 
 /// Results of a stage.
 #[derive(Debug, Default)]
