@@ -50,8 +50,9 @@ pub use prepare::{Prepared, prepare, unpacked};
 /// hangs.
 const TIME_OUT: Duration = Duration::from_secs(4800);
 
-/// The environment variable with the second, since 1970, at which what runs `cargo xtask test` ends it. A guest that
-/// would not be done by then does not run, and is named at the end: the results of the others are not lost.
+/// The environment variable with the second, since 1970, by which guests are to be done: what runs `cargo xtask test` ends
+/// it some time later. A guest that would not be done by then does not run, and is named at the end: the results of the
+/// others are not lost.
 pub const END: &str = "SMTT_END";
 
 /// Seconds that are left according to [`END`].

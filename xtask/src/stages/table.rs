@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Which stages may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Before all others, one after another: both lanes need what these stages build.
+    /// Before all others, one after another: both lanes need what these stages build, and the folder that cargo locks.
     First,
     /// One after another: daemons and executors on this machine's kernel, which see each other.
     Host,
