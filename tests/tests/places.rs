@@ -72,8 +72,17 @@ impl Scene {
             Ok(wanted(row).then(|| row.clone()))
         })
         .with_context(|| {
+            let first = [
+                "addresses",
+                "held_bytes",
+                "resolved_bytes",
+                "read_local_bytes",
+                "read_remote_bytes",
+            ];
+            let first = first.map(|key| format!("{key} {}", last[key]));
             format!(
-                "waited for `{name}: {what}`; it is {last:#}\nThe daemon says:{}",
+                "waited for `{name}: {what}`: {}; it is {last}\nThe daemon says:{}",
+                first.join(", "),
                 hint(self.daemon.log())
             )
         })
@@ -224,9 +233,9 @@ fn local(mut scene: Scene) -> Result<Scene> {
     })?;
     scene.application.open("cached")?;
     scene.application.reach("pass1")?;
-    // The pass may have caused a collection: the addresses are stale until the marker has reported them again.
-    let row = scene.row("read", "a pass is placed", |row| {
-        row["read_local_bytes"].as_u64() > Some(0) && row["resolved_bytes"] == row["held_bytes"]
+    let row = scene.row("read", "pass 0 is placed", |row| {
+        row["read_local_bytes"].as_u64() >= Some(READ_BYTES)
+            && row["resolved_bytes"] == row["held_bytes"]
     })?;
     println!("after a pass on its own node: {row}");
     // Spark writes a few bytes around each array; the array's bytes are the number of the partition, counted from 1.
@@ -309,8 +318,7 @@ fn remote(mut scene: Scene) -> Result<Scene> {
     for pass in 1..4 {
         scene.application.open(&format!("pass{pass}"))?;
         scene.application.reach(&format!("pass{}", pass + 1))?;
-        // A pass may cause a collection. Reads at addresses that the marker has not reported again have no place, so the
-        // next pass waits for them.
+        // Reads while the addresses are stale have their place once the addresses are known again.
         let row = scene.row("read", &format!("pass {pass} is placed"), |row| {
             row["read_remote_bytes"].as_u64() >= Some(placed + READ_BYTES)
                 && row["resolved_bytes"] == row["held_bytes"]

@@ -2,6 +2,7 @@
 
 use super::block_ranges::BlockRanges;
 use super::bytes::HeapBytes;
+use super::heap::Trust;
 use super::memory_held::{MemoryHeld, off_heap};
 use super::placement::{OwnerRanges, RangesId};
 use super::reads::{NodeReads, ReadRate, Waiting};
@@ -44,7 +45,7 @@ pub struct Block {
     pub heat: ReadRate,
     /// Bytes read of the block, by node.
     pub by_node: NodeReads,
-    /// Reads from before the block's pages were examined.
+    /// Reads from before the block's pages were examined at its present addresses.
     pub(super) waiting: Waiting,
     /// Time when the block was stored or first reported, in nanoseconds since boot.
     pub stored_ns: u64,
@@ -74,6 +75,12 @@ impl Block {
     #[must_use]
     pub fn ranges_id(&self) -> Option<RangesId> {
         self.placed.ranges_id(self.serial)
+    }
+
+    /// Whether its addresses are not stale; `heap` is the state of addresses on the Java heap.
+    #[must_use]
+    pub(super) const fn is_at_its_addresses(&self, heap: Trust) -> bool {
+        heap.can_be_looked_at() || !self.on_heap
     }
 
     /// Bytes with known addresses; for objects, bytes of the sample.

@@ -159,8 +159,8 @@ impl Executor {
                 // Counts also where the block is not in memory or has no row: the read shows that the RDD is used.
                 let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
                 let counted = rdd.map(|mut rdd| rdd.block_history.reads += 1).is_some();
-                let heap_known = self.heap.trust().can_be_looked_at();
-                return match self.memory.block_read(&fact, heap_known, now_ns) {
+                let heap = self.heap.trust();
+                return match self.memory.block_read(&fact, heap, now_ns) {
                     // Read from disk, as Spark does with evicted blocks: the event is not lost.
                     Outcome::Ignored(_) if counted => Outcome::Applied,
                     outcome => outcome,

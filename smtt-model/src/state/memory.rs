@@ -162,9 +162,15 @@ impl Memory {
             let (reads, heat, by_node) = known
                 .map(|block| (block.reads, block.heat, block.by_node))
                 .unwrap_or_default();
-            let stored_ns = known
+            // Reported again, it is the same block, at other addresses.
+            let (stored_ns, waiting) = self
+                .blocks
+                .get_mut(&fact.block_id)
                 .filter(|_| fact.reported_again)
-                .map_or(time_ns, |block| block.stored_ns);
+                .map_or_else(
+                    || (time_ns, Waiting::default()),
+                    |mut block| (block.stored_ns, std::mem::take(&mut block.waiting)),
+                );
             self.remove_block(&fact.block_id);
             self.leave_unlisted(fact.rdd_id, fact.partition);
             let block = Block {
@@ -184,7 +190,7 @@ impl Memory {
                 reads,
                 heat,
                 by_node,
-                waiting: Waiting::default(),
+                waiting,
                 stored_ns,
                 told_ns: time_ns,
             };

@@ -376,9 +376,10 @@ impl State {
             // Results that do not fit leave none: old ones would stand for other addresses.
             let fits = caps.admit(held.sum::<usize>() + rows);
             if executor.died_ns.is_none() {
+                let resolved = if fits { resolved } else { Resolved::default() };
                 executor
                     .memory
-                    .take_examined(if fits { resolved } else { Resolved::default() });
+                    .take_examined(resolved, executor.heap.trust());
             }
         });
     }

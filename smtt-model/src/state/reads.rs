@@ -2,13 +2,14 @@
 //!
 //! The marker reports a read once, when it begins. A read counts as a read of the whole block by the node of the CPU
 //! that it began on. The node of the bytes is the resolver's result for the same addresses: from before the read or,
-//! for a block that was not examined yet, from the first scan after it. Bytes without a known node on either side are
-//! in neither sum.
+//! for a block that was not examined yet or whose addresses are stale, from the first scan after the read that has
+//! them. Bytes without a known node on either side are in neither sum.
 
 use std::collections::BTreeMap;
 
 use super::Outcome;
 use super::bytes::{tree_bytes, vec_bytes};
+use super::heap::Trust;
 use super::memory::Memory;
 use super::placement::{LastExamined, Resolved, Seen};
 use crate::attribute::RddKey;
@@ -110,7 +111,7 @@ impl ReadsByRdd {
     }
 }
 
-/// Reads of a block that was not examined yet, by node of the reader.
+/// Reads of a block that was not examined yet, or whose addresses are stale, by node of the reader.
 #[derive(Clone, Debug, Default)]
 pub struct Waiting(Vec<(u32, u64)>);
 
@@ -169,13 +170,8 @@ impl ReadRate {
 }
 
 impl Memory {
-    /// A read of a cached block began. `heap_known` is whether addresses on the Java heap are current.
-    pub(super) fn block_read(
-        &mut self,
-        fact: &BlockRead,
-        heap_known: bool,
-        time_ns: u64,
-    ) -> Outcome {
+    /// A read of a cached block began. `heap` is the state of addresses on the Java heap.
+    pub(super) fn block_read(&mut self, fact: &BlockRead, heap: Trust, time_ns: u64) -> Outcome {
         let Some(mut block) = self.blocks.get_mut(&fact.block_id) else {
             return Outcome::Ignored("block_not_known");
         };
@@ -184,17 +180,18 @@ impl Memory {
         let bytes = block.addressed_bytes();
         // A few sampled objects do not show how many bytes were read on which node.
         let whole = block.contents != Contents::Objects;
-        let ranges_id = block
-            .ranges_id()
-            .filter(|_| whole && (heap_known || !block.on_heap));
-        let reads = match (fact.node, ranges_id) {
-            (Some(node), Some(ranges_id)) => match self.last_examined.of(ranges_id) {
-                Some(seen) => NodeReads::of(seen, bytes, node, 1),
-                None => {
-                    block.waiting.add(node);
-                    return Outcome::Applied;
+        let has_place = whole && (heap != Trust::Refused || !block.on_heap);
+        let reads = match (fact.node, block.ranges_id().filter(|_| has_place)) {
+            (Some(node), Some(ranges_id)) => {
+                let current = block.is_at_its_addresses(heap);
+                match self.last_examined.of(ranges_id).filter(|_| current) {
+                    Some(seen) => NodeReads::of(seen, bytes, node, 1),
+                    None => {
+                        block.waiting.add(node);
+                        return Outcome::Applied;
+                    }
                 }
-            },
+            }
             _ => NodeReads::unknown(block.size_bytes, 1),
         };
         block.by_node.add(&reads);
@@ -202,12 +199,12 @@ impl Memory {
         Outcome::Applied
     }
 
-    /// Applies the resolver's results.
-    pub(super) fn take_examined(&mut self, resolved: Resolved) {
+    /// Applies the resolver's results. `heap` is the state of addresses on the Java heap.
+    pub(super) fn take_examined(&mut self, resolved: Resolved, heap: Trust) {
         self.last_examined = LastExamined::from(resolved);
         let (examined, sums) = (&self.last_examined, &mut self.reads);
         self.blocks.for_each(|block| {
-            if block.waiting.is_empty() {
+            if block.waiting.is_empty() || !block.is_at_its_addresses(heap) {
                 return;
             }
             let seen = block

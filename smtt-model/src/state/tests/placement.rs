@@ -1,7 +1,9 @@
 //! Placement: the resolver's results stand for the addresses that it examined, and for nothing else.
 
+use smtt_common::context::HeapAddresses;
+
 use super::*;
-use crate::decode::BlockRemoved;
+use crate::decode::{BlockRead, BlockRemoved};
 use crate::rows::{AddressState, HotnessMethod, PagesBy, PagesRow};
 use crate::state::{Accessed, Resolved, Seen, SizesBy, Targets};
 
@@ -163,6 +165,73 @@ fn what_is_freed_moved_or_stored_anew_loses_its_figures() {
             .iter()
             .all(|row| row.present_bytes.is_none())
     );
+}
+
+#[test]
+fn a_read_while_addresses_are_stale_has_the_place_of_the_next_ones() {
+    let mut state = state();
+    let followed = HeapAddresses::FOLLOWED;
+    let told = |state: &mut State, collection| {
+        let told = Fact::AddressesReported {
+            collection,
+            moved_facts: 0,
+        };
+        tell(state, 1, 1, told);
+    };
+    let read = |state: &mut State| {
+        let fact = BlockRead {
+            block_id: "rdd_7_0".to_owned(),
+            rdd_id: Some(7),
+            partition: Some(0),
+            node: Some(0),
+            ..BlockRead::default()
+        };
+        assert_eq!(tell(state, 1, 2, Fact::BlockRead(fact)), Outcome::Applied);
+    };
+    let examine = |state: &mut State, node| {
+        let targets = state.targets(key(1));
+        state.resolved(key(1), looked(&targets, &all_present(MIB, node), 2));
+    };
+    let by_node = |state: &State| {
+        let row = &pages(state, PagesBy::Block)[0];
+        (row.read_local_bytes, row.read_remote_bytes)
+    };
+    let on_heap = |ranges: &[(u64, u64)]| block(7, 0, MIB, ranges);
+    tell(&mut state, 1, 1, rdd(7, "read", "memory"));
+    tell(&mut state, 1, 1, stored(on_heap(&[(MIB, MIB)])));
+    state.set_collections(key(1), followed, 0);
+    told(&mut state, 0);
+    examine(&mut state, 0);
+    read(&mut state);
+    assert_eq!(by_node(&state), (Some(MIB), Some(0)));
+    // A reading of the counts that came too late: nothing moved.
+    state.collections_unread(key(1));
+    read(&mut state);
+    examine(&mut state, 0);
+    assert_eq!(by_node(&state), (Some(MIB), Some(0)), "no place yet");
+    state.set_collections(key(1), followed, 0);
+    examine(&mut state, 0);
+    assert_eq!(by_node(&state), (Some(2 * MIB), Some(0)));
+    // A collection moves it to the other node, and a scan of its old addresses ends after that.
+    let old = state.targets(key(1));
+    state.set_collections(key(1), followed, 1);
+    read(&mut state);
+    state.resolved(key(1), looked(&old, &all_present(MIB, 0), 3));
+    assert_eq!(by_node(&state), (Some(2 * MIB), Some(0)), "no place yet");
+    let moved = BlockFact {
+        reported_again: true,
+        ..on_heap(&[(2 * MIB, MIB / 2), (4 * MIB, MIB / 2)])
+    };
+    tell(&mut state, 1, 3, Fact::BlockMoved(Box::new(moved)));
+    told(&mut state, 1);
+    examine(&mut state, 1);
+    assert_eq!(by_node(&state), (Some(2 * MIB), Some(MIB)));
+    // Under a collector that moves objects meanwhile, no address is ever right.
+    state.set_collections(key(1), HeapAddresses::REFUSED, 1);
+    read(&mut state);
+    state.set_collections(key(1), followed, 1);
+    examine(&mut state, 1);
+    assert_eq!(by_node(&state), (Some(2 * MIB), Some(MIB)));
 }
 
 #[test]
