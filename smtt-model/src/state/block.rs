@@ -45,7 +45,7 @@ pub struct Block {
     pub heat: ReadRate,
     /// Bytes read of the block, by node.
     pub by_node: NodeReads,
-    /// Reads from before the block's pages were examined at its present addresses.
+    /// Reads without a place so far.
     pub(super) waiting: Waiting,
     /// Time when the block was stored or first reported, in nanoseconds since boot.
     pub stored_ns: u64,

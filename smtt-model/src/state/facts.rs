@@ -160,7 +160,7 @@ impl Executor {
                 let rdd = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id));
                 let counted = rdd.map(|mut rdd| rdd.block_history.reads += 1).is_some();
                 let heap = self.heap.trust();
-                return match self.memory.block_read(&fact, heap, now_ns) {
+                return match self.memory.block_read(&fact, heap, now_ns, caps) {
                     // Read from disk, as Spark does with evicted blocks: the event is not lost.
                     Outcome::Ignored(_) if counted => Outcome::Applied,
                     outcome => outcome,

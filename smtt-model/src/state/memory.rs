@@ -162,15 +162,9 @@ impl Memory {
             let (reads, heat, by_node) = known
                 .map(|block| (block.reads, block.heat, block.by_node))
                 .unwrap_or_default();
-            // Reported again, it is the same block, at other addresses.
-            let (stored_ns, waiting) = self
-                .blocks
-                .get_mut(&fact.block_id)
+            let stored_ns = known
                 .filter(|_| fact.reported_again)
-                .map_or_else(
-                    || (time_ns, Waiting::default()),
-                    |mut block| (block.stored_ns, std::mem::take(&mut block.waiting)),
-                );
+                .map_or(time_ns, |block| block.stored_ns);
             self.remove_block(&fact.block_id);
             self.leave_unlisted(fact.rdd_id, fact.partition);
             let block = Block {
@@ -190,7 +184,7 @@ impl Memory {
                 reads,
                 heat,
                 by_node,
-                waiting,
+                waiting: Waiting::default(),
                 stored_ns,
                 told_ns: time_ns,
             };

@@ -207,6 +207,11 @@ impl LastExamined {
             .filter(|(addresses, _)| *addresses == ranges_id.addresses)
             .map(|(_, seen)| seen)
     }
+
+    /// As [`Self::of`], where any of its bytes was examined.
+    pub(super) fn placed(&self, ranges_id: RangesId) -> Option<&Seen> {
+        self.of(ranges_id).filter(|seen| seen.examined_bytes > 0)
+    }
 }
 
 /// Counts of the resolver since the start.

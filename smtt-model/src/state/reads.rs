@@ -1,17 +1,17 @@
 //! Reads of cached blocks: reading node, node of the bytes, and current rate.
 //!
 //! The marker reports a read once, when it begins. A read counts as a read of the whole block by the node of the CPU
-//! that it began on. The node of the bytes is the resolver's result for the same addresses: from before the read or,
-//! for a block that was not examined yet or whose addresses are stale, from the first scan after the read that has
-//! them. Bytes without a known node on either side are in neither sum.
+//! that it began on. The node of the bytes is the resolver's result for the same addresses: the last one or, for a
+//! block that was not examined yet or whose addresses are stale, the next one. Bytes without a known node on either side
+//! are in neither sum, nor are those of a block that moves before the next result.
 
 use std::collections::BTreeMap;
 
 use super::Outcome;
-use super::bytes::{tree_bytes, vec_bytes};
+use super::bytes::{Caps, tree_bytes, vec_bytes};
 use super::heap::Trust;
 use super::memory::Memory;
-use super::placement::{LastExamined, Resolved, Seen};
+use super::placement::{LastExamined, RangesId, Resolved, Seen};
 use crate::attribute::RddKey;
 use crate::decode::{BlockRead, Contents};
 
@@ -113,21 +113,37 @@ impl ReadsByRdd {
 
 /// Reads of a block that was not examined yet, or whose addresses are stale, by node of the reader.
 #[derive(Clone, Debug, Default)]
-pub struct Waiting(Vec<(u32, u64)>);
+pub struct Waiting {
+    /// The addresses that the reads stand for.
+    ranges_id: RangesId,
+    reads: Vec<(u32, u64)>,
+}
 
 impl Waiting {
-    /// Adds a read.
-    pub fn add(&mut self, node: u32) {
-        match self.0.iter_mut().find(|(known, _)| *known == node) {
-            Some((_, reads)) => *reads += 1,
-            None => self.0.push((node, 1)),
-        }
+    /// Whether the reads that wait are of the block at these addresses; none are of any.
+    fn is_at(&self, ranges_id: RangesId) -> bool {
+        self.reads.is_empty() || self.ranges_id == ranges_id
     }
 
-    /// Takes all waiting reads, placed by the resolver's result for the block; `None` for a block without a result.
+    /// Adds a read of the block at the addresses of [`Self::is_at`]; `false` without room.
+    fn add(&mut self, ranges_id: RangesId, node: u32, caps: &Caps) -> bool {
+        self.ranges_id = ranges_id;
+        if let Some((_, reads)) = self.reads.iter_mut().find(|(known, _)| *known == node) {
+            *reads += 1;
+            return true;
+        }
+        if !caps.admit(size_of::<(u32, u64)>()) {
+            return false;
+        }
+        self.reads.reserve_exact(1);
+        self.reads.push((node, 1));
+        true
+    }
+
+    /// Takes all reads, placed by the resolver's result for the block; `None` for a block without a result.
     pub fn place(&mut self, seen: Option<&Seen>, addressed_bytes: u64) -> NodeReads {
         let mut sum = NodeReads::default();
-        for (node, reads) in self.0.drain(..) {
+        for (node, reads) in std::mem::take(&mut self.reads) {
             sum.add(&match seen {
                 Some(seen) => NodeReads::of(seen, addressed_bytes, node, reads),
                 None => NodeReads::unknown(addressed_bytes, reads),
@@ -138,13 +154,12 @@ impl Waiting {
 
     /// Bytes of the list.
     pub(super) const fn heap_bytes(&self) -> usize {
-        vec_bytes(&self.0)
+        vec_bytes(&self.reads)
     }
 
     /// Whether no reads wait.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    const fn is_empty(&self) -> bool {
+        self.reads.is_empty()
     }
 }
 
@@ -171,7 +186,13 @@ impl ReadRate {
 
 impl Memory {
     /// A read of a cached block began. `heap` is the state of addresses on the Java heap.
-    pub(super) fn block_read(&mut self, fact: &BlockRead, heap: Trust, time_ns: u64) -> Outcome {
+    pub(super) fn block_read(
+        &mut self,
+        fact: &BlockRead,
+        heap: Trust,
+        time_ns: u64,
+        caps: &Caps,
+    ) -> Outcome {
         let Some(mut block) = self.blocks.get_mut(&fact.block_id) else {
             return Outcome::Ignored("block_not_known");
         };
@@ -184,11 +205,17 @@ impl Memory {
         let reads = match (fact.node, block.ranges_id().filter(|_| has_place)) {
             (Some(node), Some(ranges_id)) => {
                 let current = block.is_at_its_addresses(heap);
-                match self.last_examined.of(ranges_id).filter(|_| current) {
+                match self.last_examined.placed(ranges_id).filter(|_| current) {
                     Some(seen) => NodeReads::of(seen, bytes, node, 1),
                     None => {
-                        block.waiting.add(node);
-                        return Outcome::Applied;
+                        let mut unplaced = NodeReads::default();
+                        if !block.waiting.is_at(ranges_id) {
+                            unplaced = block.waiting.place(None, bytes);
+                        }
+                        if !block.waiting.add(ranges_id, node, caps) {
+                            unplaced.add(&NodeReads::unknown(bytes, 1));
+                        }
+                        unplaced
                     }
                 }
             }
@@ -207,11 +234,13 @@ impl Memory {
             if block.waiting.is_empty() || !block.is_at_its_addresses(heap) {
                 return;
             }
-            let seen = block
-                .ranges_id()
-                .and_then(|ranges_id| examined.of(ranges_id));
-            if let Some(seen) = seen {
-                let reads = block.waiting.place(Some(seen), block.addressed_bytes());
+            let Some(ranges_id) = block.ranges_id() else {
+                return;
+            };
+            if let Some(seen) = examined.placed(ranges_id) {
+                let seen = Some(seen).filter(|_| block.waiting.is_at(ranges_id));
+                let bytes = block.addressed_bytes();
+                let reads = block.waiting.place(seen, bytes);
                 block.by_node.add(&reads);
                 sums.add(block.rdd, &reads);
             }
@@ -248,14 +277,22 @@ mod tests {
 
     #[test]
     fn what_waits_is_placed_once() {
+        let caps = Caps::new(crate::state::Limits::default(), 32);
+        let at = |addresses| RangesId {
+            serial: 1,
+            addresses,
+        };
         let mut waiting = Waiting::default();
-        waiting.add(1);
-        waiting.add(0);
-        waiting.add(1);
+        for node in [1, 0, 1] {
+            assert!(waiting.add(at(7), node, &caps));
+        }
+        assert!(!waiting.add(at(7), 2, &caps), "there is room for two nodes");
+        assert!(waiting.is_at(at(7)) && !waiting.is_at(at(8)));
         let reads = waiting.place(Some(&seen(&[(1, 10)], 10)), 10);
         assert_eq!((reads.local_bytes, reads.remote_bytes), (20, 10));
-        assert!(waiting.is_empty());
+        assert!(waiting.is_empty() && waiting.is_at(at(8)));
         assert_eq!(waiting.place(None, 10), NodeReads::default());
+        assert_eq!(waiting.heap_bytes(), 0);
     }
 
     #[test]

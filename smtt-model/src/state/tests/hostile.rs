@@ -456,10 +456,16 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
                 activity: None,
             })
         }),
-        (small.clone(), small.clone()).prop_map(|(rdd, partition)| Fact::BlockRead(BlockRead {
-            block_id: format!("rdd_{rdd}_{partition}"),
-            ..BlockRead::default()
-        })),
+        (
+            small.clone(),
+            small.clone(),
+            proptest::option::of(0..3_u32)
+        )
+            .prop_map(|(rdd, partition, node)| Fact::BlockRead(BlockRead {
+                block_id: format!("rdd_{rdd}_{partition}"),
+                node,
+                ..BlockRead::default()
+            })),
         (
             small.clone(),
             proptest::option::of(0..3_u64),
