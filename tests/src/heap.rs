@@ -15,7 +15,7 @@ use crate::records::tracing;
 use crate::witness;
 
 /// The daemon finds an executor with its scan, and trace records arrive with their segments.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(300);
 /// Part of the bytes at reported addresses that must be the pattern, in hundredths: the rest is the serialiser's own.
 const PATTERN_PERCENT: usize = 90;
 /// Bytes of the records that a sorting task has inserted when it waits.

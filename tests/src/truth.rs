@@ -18,8 +18,9 @@ use crate::json::{number, text};
 
 /// How long the two sides may take to agree at a gate.
 const SETTLE: Duration = Duration::from_secs(120);
-/// How long collections may interfere between an answer and the test's own reading of the same memory.
-const UNDISTURBED: Duration = Duration::from_secs(60);
+/// How long collections, and readings of the daemon that come late, may interfere between an answer and the test's own
+/// reading of the same memory.
+const UNDISTURBED: Duration = Duration::from_secs(300);
 /// Relative difference of two counts of page faults that is allowed.
 const FAULT_TOLERANCE: f64 = 0.01;
 
@@ -53,7 +54,7 @@ pub fn agree<T: Ord + std::fmt::Debug>(
 /// Retries where the collector may have moved blocks between an answer and the test's own reading.
 ///
 /// # Errors
-/// With the last error, when every attempt fails for a minute.
+/// With the last error, when every attempt fails for five minutes.
 pub fn unless_collected<T>(mut ask: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {

@@ -107,26 +107,45 @@ impl Scene {
             .collect()
     }
 
-    /// Findings of a rule of `advise`, by name of the RDD.
-    fn found(&self, rule: &str) -> Result<Vec<(String, Value)>> {
-        let advice = self.json(&["advise"])?;
-        let findings = advice["applications"][0]["findings"].as_array();
-        let findings = findings.context("advice has an application with findings")?;
-        println!(
-            "advice: {:?}",
-            findings
+    /// Findings of a rule of `advise`, by name of the RDD, once they match. The rule does not say anything in a moment in
+    /// which the addresses are stale.
+    fn found(
+        &self,
+        rule: &str,
+        what: &str,
+        wanted: impl Fn(&[(String, Value)]) -> bool,
+    ) -> Result<Vec<(String, Value)>> {
+        let mut last = Value::Null;
+        let named = |finding: &Value| {
+            let name = finding["subject"]["rdd_name"].as_str().unwrap_or_default();
+            (name.to_owned(), finding.clone())
+        };
+        let found = wait_for(&format!("{rule}: {what}"), LIMIT, || {
+            last = self.json(&["advise"])?["applications"][0].clone();
+            let of_rule = |list: &str| {
+                let list = last[list].as_array().into_iter().flatten();
+                list.filter(|row| row["id"] == rule).collect::<Vec<_>>()
+            };
+            let checked = of_rule("checks")
                 .iter()
-                .map(|finding| format!("{}: {}", finding["id"], finding["title"]))
-                .collect::<Vec<_>>()
-        );
-        Ok(findings
-            .iter()
-            .filter(|finding| finding["id"] == rule)
-            .map(|finding| {
-                let name = finding["subject"]["rdd_name"].as_str().unwrap_or_default();
-                (name.to_owned(), finding.clone())
-            })
-            .collect())
+                .any(|check| check["went"] != "not_checked");
+            let found: Vec<_> = of_rule("findings").into_iter().map(named).collect();
+            Ok((checked && wanted(&found)).then_some(found))
+        });
+        found.with_context(|| format!("waited for `{rule}: {what}`; advice is {last}"))
+    }
+
+    /// Waits until the text of `advise` has all parts.
+    fn advises(&self, parts: &[&str]) -> Result<()> {
+        let mut last = String::new();
+        let said = wait_for("the advice", LIMIT, || {
+            last = self
+                .daemon
+                .ask(&["advise"])
+                .unwrap_or_else(|error| format!("{error:#}"));
+            Ok(parts.iter().all(|part| last.contains(part)).then_some(()))
+        });
+        said.with_context(|| format!("{parts:?} are not all in the advice: {last}"))
     }
 
     /// The node of every page of an RDD, according to the kernel, after a check that the bytes are the application's.
@@ -227,6 +246,13 @@ fn start() -> Result<Scene> {
 
 /// All blocks are on the node of the CPUs that read them.
 fn local(mut scene: Scene) -> Result<Scene> {
+    // The application has collected before the gate: reads at the addresses from before would have no place.
+    wait_for("the addresses after the collection", LIMIT, || {
+        let rows = scene.json(&["executors"])?;
+        let known =
+            rows[0]["heap_addresses"] == "current" && rows[0]["collections"].as_u64() >= Some(1);
+        Ok(known.then_some(()))
+    })?;
     // Reads before the daemon has found the executor are not counted.
     scene.row("read", "it was examined", |row| {
         row["resolved_bytes"] == row["held_bytes"]
@@ -284,29 +310,28 @@ fn local(mut scene: Scene) -> Result<Scene> {
         "all sampled objects are on node {HOME}: {objects:#}"
     );
     for rule in ["remote_memory", "swapped"] {
-        let found = scene.found(rule)?;
-        ensure!(found.is_empty(), "nothing is {rule} yet: {found:#?}");
+        scene.found(rule, "nothing yet", <[_]>::is_empty)?;
     }
     Ok(scene)
 }
 
 /// Checks that the RDD `read` has the finding, with `free` executors that may run on several nodes.
 fn is_remote(scene: &Scene, free: u64) -> Result<()> {
-    let found = scene.found("remote_memory")?;
-    let [(name, finding)] = &found[..] else {
-        anyhow::bail!("one RDD is read from another node: {found:#?}");
+    let free_by = |finding: &Value| {
+        let numbers = finding["numbers"].as_array().into_iter().flatten();
+        let mut told = numbers.filter(|number| {
+            number["what"] == "executors here that may run on CPUs of several nodes"
+        });
+        told.next().and_then(|number| number["value"].as_u64())
     };
-    println!("{finding}");
-    let numbers = finding["numbers"].as_array().context("no numbers")?;
-    let told = numbers
-        .iter()
-        .find(|number| number["what"] == "executors here that may run on CPUs of several nodes");
-    ensure!(
-        name == "read"
-            && finding["cost"]["share"] == 0.75
-            && told.is_some_and(|number| number["value"] == free),
-        "three reads of four, {free} executors on several nodes: {finding:#}"
-    );
+    let what = format!("three reads of four of `read`, {free} executors on several nodes");
+    let found = scene.found("remote_memory", &what, |found| match found {
+        [(name, finding)] => {
+            name == "read" && finding["cost"]["share"] == 0.75 && free_by(finding) == Some(free)
+        }
+        _ => false,
+    })?;
+    println!("{found:?}");
     Ok(())
 }
 
@@ -351,12 +376,10 @@ fn remote(mut scene: Scene) -> Result<Scene> {
     everywhere.sort_unstable();
     node::move_threads(pid, &everywhere)?;
     is_remote(&scene, 1)?;
-    let text = scene.daemon.ask(&["advise"])?;
-    ensure!(
-        text.contains("numactl --cpunodebind=N --membind=N")
-            && text.contains("for each node N of 0, 1"),
-        "the remedy is a worker per node: {text}"
-    );
+    scene.advises(&[
+        "numactl --cpunodebind=N --membind=N",
+        "for each node N of 0, 1",
+    ])?;
     Ok(scene)
 }
 
@@ -451,13 +474,11 @@ fn swapped(scene: Scene) -> Result<Scene> {
         said.is_some_and(|said| (said - share).abs() < 0.05)
     })?;
     println!("swapped: {row}");
-    let found = scene.found("swapped")?;
-    let mut names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
-    names.sort_unstable();
-    ensure!(
-        names == ["objects", "unread"],
-        "both are swapped: {found:#?}"
-    );
+    let found = scene.found("swapped", "both are", |found| {
+        let mut names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names == ["objects", "unread"]
+    })?;
     for (name, finding) in &found {
         println!("{finding}");
         ensure!(
@@ -465,11 +486,9 @@ fn swapped(scene: Scene) -> Result<Scene> {
             "only a sample is an estimate: {finding:#}"
         );
     }
-    let text = scene.daemon.ask(&["advise"])?;
-    ensure!(
-        text.contains("spark.executor.memory          LESS")
-            && text.contains("sysctl vm.swappiness=1"),
-        "the remedy says what to lower: {text}"
-    );
+    scene.advises(&[
+        "spark.executor.memory          LESS",
+        "sysctl vm.swappiness=1",
+    ])?;
     Ok(scene)
 }

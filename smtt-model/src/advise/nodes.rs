@@ -26,7 +26,9 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
         Some(_) => {}
     }
     let rdds = view.rdds();
-    if !any_examined_or_sampled(&rdds) {
+    // Reads keep their node while the addresses of the pages are not known.
+    let any_read = rdds.iter().any(|rdd| reads_by_node(rdd).is_some());
+    if !any_read && !any_examined_or_sampled(&rdds) {
         return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
     }
     let bound = |row: &ExecutorRow| {
@@ -58,26 +60,21 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
     let findings = rdds
         .iter()
         .filter_map(|rdd| remote(rdd, view, around, free));
-    Outcome::checked(
-        ID,
-        LOOKS_FOR,
-        findings.collect(),
-        "RDDs whose pages were examined",
-    )
+    Outcome::checked(ID, LOOKS_FOR, findings.collect(), "RDDs with known nodes")
+}
+
+/// Bytes that were read on the same and on another node; `None` where no read has a known node.
+fn reads_by_node(rdd: &Rdd<'_>) -> Option<(u64, u64)> {
+    rdd.seen(|row| row.read_local_bytes)
+        .zip(rdd.seen(|row| row.read_remote_bytes))
+        .filter(|(local, away)| local.saturating_add(*away) > 0)
 }
 
 fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Option<Finding> {
-    let (local, away) = (
-        rdd.seen(|row| row.read_local_bytes),
-        rdd.seen(|row| row.read_remote_bytes),
-    );
     let spanning = rdd.seen(|row| row.spanning_nodes);
     let mut not_measured = caveats(rdd, 0);
     let mut numbers: Vec<Evidence>;
-    let (severity, cost, title) = match local
-        .zip(away)
-        .filter(|(local, away)| local.saturating_add(*away) > 0)
-    {
+    let (severity, cost, title) = match reads_by_node(rdd) {
         Some((local, away)) => {
             let ratio = part(away, local.saturating_add(away));
             if ratio < REMOTE_SHARE || away < BYTES_WORTH {

@@ -35,6 +35,16 @@ fn named<'a>(advice: &'a Value, rule: &str) -> Vec<&'a str> {
         .collect()
 }
 
+/// The advice for an application, once it matches.
+fn advised(daemon: &Daemon, id: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    let mut last = Value::Null;
+    let advised = wait_for("the advice", LIMIT, || {
+        last = daemon.json(&["advise", "--app", id])?;
+        Ok(wanted(&last).then(|| last.clone()))
+    });
+    advised.with_context(|| format!("the advice is not as expected: {last:#}"))
+}
+
 /// The cells of the row in a table that begins with the name of an RDD.
 fn row_of(page: &roxmltree::Document<'_>, table: &str, name: &str) -> Option<Vec<String>> {
     let table = page
@@ -75,11 +85,9 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     let storage = same_storage(&daemon, &run.submitted)?;
     let id = run.submitted.application_id()?;
     // Facts of the last tasks may still be in flight.
-    let advice = wait_for("the unread RDD is found", LIMIT, || {
-        let advice = daemon.json(&["advise", "--app", &id])?;
-        Ok((!named(&advice, "never_read").is_empty()).then_some(advice))
+    let advice = advised(&daemon, &id, |advice| {
+        named(advice, "never_read") == [UNREAD]
     })?;
-    assert_eq!(named(&advice, "never_read"), [UNREAD], "{advice:#}");
     let finding = &advice["applications"][0]["findings"]
         .as_array()
         .and_then(|findings| {
@@ -151,8 +159,13 @@ fn huge_pages() -> Result<String> {
 }
 
 /// Runs the application with further JVM options of the executors until its RDDs are at their final addresses; returns
-/// the advice and the share of the RDDs' bytes on small pages.
-fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value, f64)> {
+/// the advice, once it matches, and the share of the RDDs' bytes on small pages.
+fn with_heap_on(
+    lab: &SparkLab,
+    daemon: &Daemon,
+    options: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> Result<(Value, f64)> {
     let size = LARGE_MIB.to_string();
     let application =
         Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &["4", &size, "0", "1"])?
@@ -180,7 +193,8 @@ fn with_heap_on(lab: &SparkLab, daemon: &Daemon, options: &str) -> Result<(Value
         )
     };
     let share = on(true) as f64 / (on(true) + on(false)).max(1) as f64;
-    let advice = daemon.json(&["advise", "--app", &id])?;
+    // In a moment in which the addresses of an executor are stale, its pages are unknown.
+    let advice = advised(daemon, &id, wanted)?;
     run.finish(&["read"])?;
     Ok((advice, share))
 }
@@ -196,11 +210,11 @@ fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones()
     }
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon_with(&quick_placement())?;
-    let (advice, small) = with_heap_on(&lab, &daemon, "-Dsmall.pages=yes")?;
+    let (advice, small) = with_heap_on(&lab, &daemon, "-Dsmall.pages=yes", |advice| {
+        named(advice, "small_pages").contains(&READ)
+    })?;
     println!("{:.1} % of it on small pages", 100.0 * small);
     assert!(small > 0.99, "{small} of it is on small pages");
-    let found = named(&advice, "small_pages");
-    assert!(found.contains(&READ), "{advice:#}");
     let findings = advice["applications"][0]["findings"].as_array();
     let finding = findings
         .into_iter()
@@ -218,10 +232,15 @@ fn small_pages_are_found_where_they_are_and_not_where_the_heap_is_on_huge_ones()
     );
 
     let options = "-XX:+UseTransparentHugePages -XX:+AlwaysPreTouch -Xms1024m";
-    let (advice, small) = with_heap_on(&lab, &daemon, options)?;
+    let (_, small) = with_heap_on(&lab, &daemon, options, |advice| {
+        let checks = advice["applications"][0]["checks"].as_array();
+        checks
+            .into_iter()
+            .flatten()
+            .any(|check| check["id"] == "small_pages" && check["went"] == "nothing")
+    })?;
     println!("{:.1} % of it on small pages", 100.0 * small);
     assert!(small < SMALL_SHARE, "{small} of it is on small pages");
-    assert_eq!(named(&advice, "small_pages"), [""; 0], "{advice:#}");
     drop(daemon);
     lab.passed()
 }

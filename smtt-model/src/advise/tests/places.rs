@@ -143,6 +143,10 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
         said.contains("numactl --cpunodebind=N --membind=N"),
         "{said}"
     );
+    // While the addresses of its pages are stale.
+    let resolved = view.pages[0].resolved_bytes.take();
+    assert!(resolved > Some(0) && found(&advise(&view, &around()), "remote_memory").is_some());
+    view.pages[0].resolved_bytes = resolved;
     // Bound to one node.
     let mut bound = around();
     let process = bound.processes.get_mut(&7).expect("there");

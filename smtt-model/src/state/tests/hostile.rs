@@ -456,16 +456,13 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
                 activity: None,
             })
         }),
-        (
-            small.clone(),
-            small.clone(),
-            proptest::option::of(0..3_u32)
-        )
-            .prop_map(|(rdd, partition, node)| Fact::BlockRead(BlockRead {
+        (small.clone(), small.clone(), proptest::option::of(0..3_u32)).prop_map(
+            |(rdd, partition, node)| Fact::BlockRead(BlockRead {
                 block_id: format!("rdd_{rdd}_{partition}"),
                 node,
                 ..BlockRead::default()
-            })),
+            })
+        ),
         (
             small.clone(),
             proptest::option::of(0..3_u64),
