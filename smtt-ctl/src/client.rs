@@ -1,5 +1,6 @@
 //! Client of the Unix socket, or of the workers of a cluster, for `smtt-ctl` and tests.
 
+use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -297,7 +298,7 @@ impl Client {
         let stream = self.connect().await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| self.broken(error.to_string()))?;
+            .map_err(|error| self.cut_off(&error))?;
         let connection = Connection::run(connection);
         let request = Request::get(path_and_query)
             .header(HOST, "smtt")
@@ -309,7 +310,7 @@ impl Client {
         let response = sender
             .send_request(request)
             .await
-            .map_err(|error| self.broken(error.to_string()))?;
+            .map_err(|error| self.cut_off(&error))?;
         Ok((response, connection))
     }
 
@@ -320,7 +321,7 @@ impl Client {
             let Some(frame) = self.in_time(frame).await? else {
                 return Ok(bytes.into());
             };
-            let frame = frame.map_err(|error| self.broken(error.to_string()))?;
+            let frame = frame.map_err(|error| self.cut_off(&error))?;
             if let Some(data) = frame.data_ref() {
                 bytes.extend_from_slice(data);
             }
@@ -353,6 +354,18 @@ impl Client {
             status if status.is_client_error() => ClientError::Refused(said),
             _ => self.broken(format!("{path_and_query}: {status}")),
         }
+    }
+
+    /// The connection failed: all causes, down to what the system says.
+    fn cut_off(&self, error: &hyper::Error) -> ClientError {
+        let mut reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            reason.push_str(": ");
+            reason.push_str(&error.to_string());
+            cause = error.source();
+        }
+        self.broken(reason)
     }
 
     fn broken(&self, reason: String) -> ClientError {

@@ -32,13 +32,21 @@ fn oom_kills() -> Result<u64> {
 
 /// The report of a death.
 fn report(daemon: &Daemon, pid: u32) -> Result<Value> {
-    wait_for("the death is listed", LIMIT, || {
-        let list = daemon.json(&["postmortem"])?;
-        let rows = list["rows"].as_array().context("no rows")?;
-        let row = rows.iter().find(|row| row["pid"] == pid);
-        let id = row.and_then(|row| row["id"].as_str());
-        id.map(|id| daemon.json(&["postmortem", id])).transpose()
-    })
+    let mut last = None;
+    let report = wait_for("the death is listed", LIMIT, || {
+        // A machine that has just been without memory is slow: the daemon gives up clients that do not go on.
+        let listed = daemon.json(&["postmortem"]).and_then(|list| {
+            let rows = list["rows"].as_array().context("no rows")?;
+            let row = rows.iter().find(|row| row["pid"] == pid);
+            let id = row.and_then(|row| row["id"].as_str());
+            id.map(|id| daemon.json(&["postmortem", id])).transpose()
+        });
+        Ok(listed.unwrap_or_else(|error| {
+            last = Some(error);
+            None
+        }))
+    });
+    report.with_context(|| format!("the last error: {last:?}"))
 }
 
 #[test]
