@@ -356,16 +356,8 @@ impl Client {
         }
     }
 
-    /// The connection failed: all causes, down to what the system says.
     fn cut_off(&self, error: &hyper::Error) -> ClientError {
-        let mut reason = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            reason.push_str(": ");
-            reason.push_str(&error.to_string());
-            cause = error.source();
-        }
-        self.broken(reason)
+        self.broken(with_causes(error))
     }
 
     fn broken(&self, reason: String) -> ClientError {
@@ -382,6 +374,17 @@ impl Client {
             None => text.to_owned(),
         }
     }
+}
+
+/// A failed connection: the error and all its causes, down to what the system says.
+pub(crate) fn with_causes(error: &hyper::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// A connection; closed on drop.
@@ -424,7 +427,7 @@ impl Lines {
             let Some(frame) = self.body.frame().await else {
                 return Ok(None);
             };
-            let frame = frame.map_err(|error| self.client.broken(error.to_string()))?;
+            let frame = frame.map_err(|error| self.client.cut_off(&error))?;
             let Some(data) = frame.data_ref() else {
                 continue;
             };

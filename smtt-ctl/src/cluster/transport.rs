@@ -22,7 +22,7 @@ use super::bounds::Larger;
 use super::{Worker, credentials};
 use crate::Failure;
 use crate::args::ClusterArgs;
-use crate::client::Connection;
+use crate::client::{Connection, with_causes};
 use crate::ssh::{Settings, Tunnel};
 
 /// Bytes of a refusal that are read.
@@ -186,7 +186,7 @@ impl Access {
         let response = sender
             .send_request(request)
             .await
-            .map_err(|error| failed(format!("no HTTP: {error}")))?;
+            .map_err(|error| failed(format!("no HTTP: {}", with_causes(&error))))?;
         let status = response.status();
         if status == StatusCode::OK {
             let instance = instance(response.headers());
@@ -226,7 +226,8 @@ async fn read(
     mut take: impl FnMut(&[u8]) -> Result<(), Larger>,
 ) -> Result<(), Trouble> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| failed(format!("its answer breaks off: {error}")))?;
+        let frame = frame
+            .map_err(|error| failed(format!("its answer breaks off: {}", with_causes(&error))))?;
         if let Some(data) = frame.data_ref() {
             take(data)?;
         }

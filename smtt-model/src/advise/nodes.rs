@@ -26,11 +26,6 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
         Some(_) => {}
     }
     let rdds = view.rdds();
-    // Reads keep their node while the addresses of the pages are not known.
-    let any_read = rdds.iter().any(|rdd| reads_by_node(rdd).is_some());
-    if !any_read && !any_examined_or_sampled(&rdds) {
-        return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
-    }
     let bound = |row: &ExecutorRow| {
         around
             .processes
@@ -57,10 +52,15 @@ pub(super) fn remote_memory(view: &View, around: &Surroundings) -> Outcome {
         process.is_some_and(|process| process.cpu_nodes.as_ref().is_some_and(|on| on.len() > 1))
     });
     let free = free.count();
-    let findings = rdds
+    let findings: Vec<_> = rdds
         .iter()
-        .filter_map(|rdd| remote(rdd, view, around, free));
-    Outcome::checked(ID, LOOKS_FOR, findings.collect(), "RDDs with known nodes")
+        .filter_map(|rdd| remote(rdd, view, around, free))
+        .collect();
+    // Reads keep their node while the addresses of the pages are not known; RDDs that were not read have none then.
+    if findings.is_empty() && !any_examined_or_sampled(&rdds) {
+        return Outcome::not_checked(ID, LOOKS_FOR, NOT_EXAMINED);
+    }
+    Outcome::checked(ID, LOOKS_FOR, findings, "RDDs with known nodes")
 }
 
 /// Bytes that were read on the same and on another node; `None` where no read has a known node.

@@ -34,7 +34,7 @@ fn oom_kills() -> Result<u64> {
 fn report(daemon: &Daemon, pid: u32) -> Result<Value> {
     let mut last = None;
     let report = wait_for("the death is listed", LIMIT, || {
-        // A machine that has just been without memory is slow: the daemon gives up clients that do not go on.
+        // A machine that has just been without memory is slow: the daemon gives up on clients that do not go on.
         let listed = daemon.json(&["postmortem"]).and_then(|list| {
             let rows = list["rows"].as_array().context("no rows")?;
             let row = rows.iter().find(|row| row["pid"] == pid);

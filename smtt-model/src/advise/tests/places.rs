@@ -146,6 +146,12 @@ fn remote_reads_matter_where_executors_are_free_to_be_remote() {
     // While the addresses of its pages are stale.
     let resolved = view.pages[0].resolved_bytes.take();
     assert!(resolved > Some(0) && found(&advise(&view, &around()), "remote_memory").is_some());
+    view.pages[0].read_remote_bytes = Some(0);
+    assert_eq!(
+        went(&advise(&view, &around()), "remote_memory"),
+        RuleOutcome::NotChecked
+    );
+    view.pages[0].read_remote_bytes = Some(300 * MIB);
     view.pages[0].resolved_bytes = resolved;
     // Bound to one node.
     let mut bound = around();
