@@ -1,17 +1,74 @@
-//! Cgroups with a memory limit, of either version, as a test makes them.
+//! Cgroups with a limit, of either version, as a test makes them.
 
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+/// The root of the hierarchy of version 2.
+const UNIFIED: &str = "/sys/fs/cgroup";
+
 /// A cgroup of the test's own; removed when it is dropped.
 #[derive(Debug)]
-pub struct MemoryCgroup {
+pub struct Cgroup {
     folder: PathBuf,
     /// Version of the hierarchy.
     pub version: u8,
 }
+
+impl Cgroup {
+    /// Makes a cgroup with this controller; `None` where this machine has none that the test may use. `sign` is a file
+    /// that the controller has in version 1.
+    fn make(name: &str, controller: &str, sign: &str) -> Option<Self> {
+        let first = Path::new(UNIFIED).join(controller);
+        let (root, version) = if first.join(sign).exists() {
+            (first, 1)
+        } else if has_controller(controller) {
+            (PathBuf::from(UNIFIED), 2)
+        } else {
+            return None;
+        };
+        let folder = root.join(format!("smtt-test-{}-{name}", std::process::id()));
+        fs::create_dir(&folder).ok()?;
+        Some(Self { folder, version })
+    }
+
+    /// Moves a process into the cgroup; processes that it starts later begin there.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn add(&self, pid: u32) -> Result<()> {
+        self.write("cgroup.procs", &pid.to_string())
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.folder.join(file);
+        fs::write(&path, text).with_context(|| format!("{} = {text}", path.display()))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+}
+
+/// Whether the cgroups below the root of version 2 have a controller.
+fn has_controller(controller: &str) -> bool {
+    let file = Path::new(UNIFIED).join("cgroup.subtree_control");
+    fs::read_to_string(file)
+        .is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
+}
+
+/// A cgroup with a limit of memory.
+#[derive(Debug)]
+pub struct MemoryCgroup(Cgroup);
 
 impl MemoryCgroup {
     /// Makes a cgroup with this limit; `None` where this machine has no memory controller that the test may use.
@@ -19,37 +76,18 @@ impl MemoryCgroup {
     /// # Errors
     /// When the cgroup cannot be set up.
     pub fn make(name: &str, limit_bytes: u64) -> Result<Option<Self>> {
-        let name = format!("smtt-test-{}-{name}", std::process::id());
-        let (root, version, limit) =
-            if Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists() {
-                ("/sys/fs/cgroup/memory", 1, "memory.limit_in_bytes")
-            } else if has_memory("/sys/fs/cgroup") {
-                ("/sys/fs/cgroup", 2, "memory.max")
-            } else {
-                return Ok(None);
-            };
-        let folder = Path::new(root).join(name);
-        if fs::create_dir(&folder).is_err() {
+        let Some(group) = Cgroup::make(name, "memory", "memory.limit_in_bytes") else {
             return Ok(None);
-        }
-        let group = Self { folder, version };
-        group.write(limit, &limit_bytes.to_string())?;
-        // Without swap the limit is the limit. The file is absent where swap is not counted.
-        let swap = if version == 1 {
-            "memory.swappiness"
-        } else {
-            "memory.swap.max"
         };
+        // Without swap the limit is the limit. The file of swap is absent where swap is not counted.
+        let (limit, swap) = if group.version == 1 {
+            ("memory.limit_in_bytes", "memory.swappiness")
+        } else {
+            ("memory.max", "memory.swap.max")
+        };
+        group.write(limit, &limit_bytes.to_string())?;
         let _ = fs::write(group.folder.join(swap), "0");
-        Ok(Some(group))
-    }
-
-    /// Moves a process into the cgroup.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn add(&self, pid: u32) -> Result<()> {
-        self.write("cgroup.procs", &pid.to_string())
+        Ok(Some(Self(group)))
     }
 
     /// Processes that the OOM killer has ended here, by the kernel's own count.
@@ -68,26 +106,51 @@ impl MemoryCgroup {
             .parse()
             .context("a count")
     }
+}
 
-    fn write(&self, file: &str, text: &str) -> Result<()> {
-        let path = self.folder.join(file);
-        fs::write(&path, text).with_context(|| format!("{} = {text}", path.display()))
+impl Deref for MemoryCgroup {
+    type Target = Cgroup;
+
+    fn deref(&self) -> &Cgroup {
+        &self.0
     }
 }
 
-/// Whether the cgroups below a root of version 2 have the memory controller.
-fn has_memory(root: &str) -> bool {
-    let file = Path::new(root).join("cgroup.subtree_control");
-    fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
+/// A cgroup whose CPU time can be limited.
+#[derive(Debug)]
+pub struct CpuCgroup(Cgroup);
+
+/// Microseconds for which the kernel shares CPU time out.
+const PERIOD_US: u32 = 100_000;
+
+impl CpuCgroup {
+    /// Makes a cgroup without a limit; `None` where this machine has no CPU controller that the test may use.
+    #[must_use]
+    pub fn make(name: &str) -> Option<Self> {
+        Cgroup::make(name, "cpu", "cpu.cfs_quota_us").map(Self)
+    }
+
+    /// Limits the CPU time, as a share of one CPU; `None`: no limit.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn limit(&self, share: Option<f64>) -> Result<()> {
+        let quota = share.map(|share| (share * f64::from(PERIOD_US)) as u32);
+        if self.version == 1 {
+            self.write("cpu.cfs_period_us", &PERIOD_US.to_string())?;
+            let quota = quota.map_or("-1".to_owned(), |quota| quota.to_string());
+            self.write("cpu.cfs_quota_us", &quota)
+        } else {
+            let quota = quota.map_or("max".to_owned(), |quota| quota.to_string());
+            self.write("cpu.max", &format!("{quota} {PERIOD_US}"))
+        }
+    }
 }
 
-impl Drop for MemoryCgroup {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            if fs::remove_dir(&self.folder).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+impl Deref for CpuCgroup {
+    type Target = Cgroup;
+
+    fn deref(&self) -> &Cgroup {
+        &self.0
     }
 }

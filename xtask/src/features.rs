@@ -50,6 +50,7 @@ pub const ALL: &[(&str, &str)] = &[
         "memory_cgroup",
         "a memory controller of cgroups, version 1 or 2",
     ),
+    ("cpu_cgroup", "a CPU controller of cgroups, version 1 or 2"),
     ("damon", "DAMON in the kernel"),
     ("free_damon", "DAMON that no other program uses"),
     ("processor_switch", "a CPU that the test may take offline"),

@@ -136,6 +136,19 @@ impl Spark {
         cores: usize,
         memory_mib: usize,
     ) -> Result<Standalone> {
+        self.standalone_on(&vec!["127.0.0.1"; workers], cores, memory_mib)
+    }
+
+    /// As [`Self::standalone`], with a worker on each of these addresses of this machine, which Spark takes for hosts.
+    ///
+    /// # Errors
+    /// When the master or a worker does not come up.
+    pub fn standalone_on(
+        &self,
+        hosts: &[&str],
+        cores: usize,
+        memory_mib: usize,
+    ) -> Result<Standalone> {
         let port = free_port()?;
         let url = format!("spark://127.0.0.1:{port}");
         let web = free_port()?;
@@ -159,12 +172,12 @@ impl Spark {
         wait_for("the Spark master answers", START_LIMIT, || {
             Ok(http::get(web, "/json/").ok())
         })?;
-        for number in 0..workers {
+        for (number, host) in hosts.iter().enumerate() {
             let mut command = self.program("spark-class");
             command.args([
                 "org.apache.spark.deploy.worker.Worker",
                 "--host",
-                "127.0.0.1",
+                host,
                 "--webui-port",
                 "0",
             ]);
@@ -186,7 +199,7 @@ impl Spark {
         }
         wait_for("the Spark workers register", START_LIMIT, || {
             let state: Value = serde_json::from_str(&http::get(web, "/json/")?)?;
-            Ok((state["aliveworkers"].as_u64() == Some(workers as u64)).then_some(()))
+            Ok((state["aliveworkers"].as_u64() == Some(hosts.len() as u64)).then_some(()))
         })?;
         Ok(Standalone { url, processes })
     }
@@ -246,6 +259,13 @@ pub struct Standalone {
     /// The master's URL, for `--master`.
     pub url: String,
     processes: Vec<Running>,
+}
+
+impl Standalone {
+    /// Process ids of the workers, in their order; executors are their children.
+    pub fn workers(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().skip(1).map(Running::pid)
+    }
 }
 
 impl Drop for Standalone {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
+use super::simulate::length;
 use crate::json::milliseconds;
 use crate::open::App;
 use crate::out::Kind;
@@ -19,12 +20,18 @@ const CORES: usize = 100_000;
 /// Cores of all attempts that have fewer tasks than cores, at most.
 const SIMULATED: usize = 50_000_000;
 
+/// Share of an attempt's time without other stages, from which its cores are its own.
+const ALONE: f64 = 0.9;
+/// How many times longer than its tasks a stage may have taken because cores had none; what is beyond is a wait of the
+/// whole stage.
+const GAPS: f64 = 2.0;
+
 /// A successful task. Times are in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
     /// Launch, in milliseconds since 1970.
     pub launch: i64,
-    /// From launch to finish, as the driver saw it.
+    /// From launch to finish, as the driver saw it, and its part of the time in which cores had no task.
     pub duration: f64,
     /// "Executor Run Time".
     pub run: f64,
@@ -71,12 +78,32 @@ pub struct Attempt {
     pub name: String,
     /// Successful tasks by launch.
     pub tasks: Vec<Task>,
-    /// Tasks that ran at a time, at most.
+    /// Milliseconds from the first launch to the last end.
+    pub window: f64,
+    /// Tasks that ran at a time, at most; no more than the cores, because the driver learns of an end late.
     pub slots: usize,
     /// Cores of the executors that were there; none where they are too many to be simulated.
     pub cores: Option<usize>,
     /// Share of its time in which no other stage had a running task.
     pub alone: f64,
+}
+
+impl Attempt {
+    /// Counts the time in which a core had no task, because the driver had not launched the next one, as time around the
+    /// tasks; the other way round, a core seems to have two tasks while the driver has not noticed the end of one. Then a
+    /// simulation of the attempt takes as long as the attempt did.
+    fn account_for_gaps(&mut self) {
+        if self.alone < ALONE || self.tasks.is_empty() {
+            return;
+        }
+        let simulated = length(self.tasks.iter().map(|task| task.duration), self.slots);
+        let missing = self.window.min(GAPS * simulated) - simulated;
+        let gap = missing * self.slots as f64 / self.tasks.len() as f64;
+        for task in &mut self.tasks {
+            task.around = (task.around + gap).max(0.0);
+            task.duration = task.run + task.around;
+        }
+    }
 }
 
 /// What the rules need of an application.
@@ -153,16 +180,30 @@ impl Log {
             .collect();
         for attempt in &mut log.attempts {
             attempt.tasks.sort_by_key(|task| task.launch);
-            attempt.slots = at_a_time(&attempt.tasks);
             let begin = attempt.tasks[0].launch;
-            let there = executors
-                .iter()
-                .filter(|(from, to, _)| *from <= begin && begin < *to);
-            let cores = there.fold(0_usize, |sum, (_, _, cores)| sum.saturating_add(*cores));
-            attempt.cores = Some(cores.max(attempt.slots)).filter(|cores| *cores <= CORES);
+            let end = attempt.tasks.iter().map(Task::end).fold(0.0, f64::max);
+            attempt.window = end - begin as f64;
+            // Cores of the executors that were there at the begin, and of all that were there until the end.
+            let (mut at_begin, mut ever) = (0_usize, 0_usize);
+            for (from, to, cores) in &executors {
+                if begin < *to && (*from as f64) < end {
+                    ever = ever.saturating_add(*cores);
+                    if *from <= begin {
+                        at_begin = at_begin.saturating_add(*cores);
+                    }
+                }
+            }
+            attempt.slots = at_a_time(&attempt.tasks);
+            if ever > 0 {
+                attempt.slots = attempt.slots.min(ever);
+            }
+            attempt.cores = Some(at_begin.max(attempt.slots)).filter(|cores| *cores <= CORES);
         }
         log.bound_simulations(SIMULATED);
         log.alone();
+        for attempt in &mut log.attempts {
+            attempt.account_for_gaps();
+        }
         Ok(log)
     }
 
@@ -186,8 +227,8 @@ impl Log {
     /// Windows in which attempts had tasks, by their begin.
     fn windows(&self) -> Vec<(f64, f64)> {
         let of = |attempt: &Attempt| {
-            let end = attempt.tasks.iter().map(Task::end).fold(0.0, f64::max);
-            (attempt.tasks[0].launch as f64, end)
+            let begin = attempt.tasks[0].launch as f64;
+            (begin, begin + attempt.window)
         };
         self.attempts.iter().map(of).collect()
     }

@@ -1,7 +1,7 @@
 //! Tasks that take much longer than the others of their stage, with the reason that explains most of it.
 
 use super::read::{Attempt, Log, Task, median, quantile};
-use super::simulate::{length, saved};
+use super::simulate::length;
 use super::work::{bytes, ms, number, pace, setting, share, slowest};
 use super::{Finding, Saving};
 
@@ -46,6 +46,7 @@ impl Reason {
 /// What stragglers are held against.
 struct Usual {
     duration: f64,
+    run: f64,
     /// What a tenth of the tasks took at most.
     short: f64,
     bytes: f64,
@@ -70,6 +71,7 @@ impl Usual {
         };
         Self {
             duration: median(attempt.durations()),
+            run: median(all().map(|task| task.run)),
             short: quantile(attempt.durations(), 0.1),
             bytes: median(all().map(|task| task.bytes)),
             gc: median(all().map(|task| task.gc)),
@@ -193,17 +195,20 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
                     } else {
                         1
                     };
-                    let one = task.run / count as f64 + task.around;
+                    // A part takes as long as a task of its size: the long task may have been fast because it was alone
+                    // in the end.
+                    let least = usual.run.min(task.run);
+                    let one = (task.run / count as f64).max(least) + task.around;
                     std::iter::repeat_n(one, count)
                 });
-                saved(attempt.durations(), after, attempt.slots)
+                attempt.saved_by(after, attempt.slots)
             };
             let even = attempt.sum(|task| task.duration) / attempt.slots as f64;
             let best =
                 (length(attempt.durations(), attempt.slots) - even.max(usual.duration)) / 1000.0;
-            Saving::new(with(2), with(usize::MAX), best)
+            attempt.saving(with(2), with(usize::MAX), best)
         }
-        Some(reason) => Saving::new(
+        Some(reason) => attempt.saving(
             without(0.5, 0.0, reason),
             without(0.9, 0.0, reason),
             without(1.0, usual.duration - usual.short, reason),
@@ -213,7 +218,7 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
             let copied = |length: f64| {
                 attempt.saved(|task| task.duration.min((1.5 + length) * usual.duration))
             };
-            Saving::new(
+            attempt.saving(
                 copied(2.0),
                 copied(1.0),
                 attempt.saved(|task| task.duration.min(usual.duration)),

@@ -20,16 +20,6 @@ pub fn length(durations: impl Iterator<Item = f64>, cores: usize) -> f64 {
     end as f64 / 1000.0
 }
 
-/// Seconds by which the tasks end earlier with other durations.
-#[must_use]
-pub fn saved(
-    before: impl Iterator<Item = f64>,
-    after: impl Iterator<Item = f64>,
-    cores: usize,
-) -> f64 {
-    (length(before, cores) - length(after, cores)) / 1000.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,9 +29,5 @@ mod tests {
         assert_eq!(length([3.0, 1.0, 1.0, 5.0].into_iter(), 2), 7.0);
         assert_eq!(length([3.0, 1.0, 1.0, 5.0].into_iter(), 1), 10.0);
         assert_eq!(length(std::iter::empty(), 0), 0.0);
-        assert_eq!(
-            saved([4.0, 4.0].into_iter(), [1000.0].into_iter(), 1),
-            -0.992
-        );
     }
 }

@@ -1,7 +1,12 @@
 //! Sick applications whose truth is known, the same after their remedy, and healthy ones.
 
+use std::path::Path;
+
 use super::{Advice, advise};
+use crate::import::{Admission, import};
+use crate::log::Bounds;
 use crate::made::{Made, Numbers, Stage, Task};
+use crate::open::App;
 
 /// Even work: partitions of nearly one size, times with noise.
 fn healthy(count: usize, seed: u64) -> Vec<Task> {
@@ -32,6 +37,15 @@ fn told(made: &Made) -> (Advice, f64) {
     let folder = tempfile::tempdir().expect("makes a folder");
     let length = made.log().1 as f64 / 1000.0;
     (advise(&made.open(folder.path())).expect("advises"), length)
+}
+
+/// The application of a log.
+fn opened(folder: &Path, lines: &[String]) -> App {
+    let path = folder.join("log");
+    std::fs::write(&path, lines.join("\n")).expect("writes");
+    let (store, admission) = (folder.join("store"), Admission::default());
+    let imported = import(&store, &path, Bounds::default(), &admission).expect("imports");
+    App::open(&imported.folder).expect("opens")
 }
 
 /// The sick application has this finding and no other; the truth is how much shorter it is after the remedy.
@@ -246,6 +260,45 @@ fn waiting_for_blocks_has_its_share_and_its_hosts() {
     sick("fetch_wait", "for shuffle blocks", with(3000), with(0));
 }
 
+/// The driver learns of a task's end when it has launched the next one on that core already.
+#[test]
+fn late_ends_do_not_make_cores() {
+    let mut made = made(vec![Task::new(10, 1000); 4000]);
+    (made.executors, made.cores) = (1, 2);
+    let (log, length) = made.log();
+    // Each end is noticed 12 ms late: three or four tasks seem to run at a time.
+    let late: Vec<String> = log
+        .lines()
+        .map(|line| {
+            let mut event: serde_json::Value = serde_json::from_str(line).expect("parses");
+            let end = event["Task Info"]["Finish Time"].as_i64().unwrap_or(0);
+            if end > 0 {
+                event["Task Info"]["Finish Time"] = (end + 12).into();
+            }
+            event.to_string()
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let found = advise(&opened(folder.path(), &late)).expect("advises");
+    let saving = found.findings[0].saving;
+    // 20 s of run time on two cores, in tasks of a second.
+    let saved = length as f64 / 1000.0 - 20.0;
+    assert_eq!(found.findings[0].rule, "small_tasks");
+    assert!(
+        saving.low <= saved && saved <= saving.high && (saving.expected - saved).abs() < 2.0,
+        "{saved}: {saving:?}"
+    );
+}
+
+#[test]
+fn parts_of_a_long_task_take_as_long_as_tasks_of_their_size() {
+    // The long task ran alone at the end, twice as fast as the others.
+    let mut before = vec![Task::new(1000, 1_000_000); 64];
+    before.push(Task::new(16_000, 32_000_000));
+    let after = vec![Task::new(1000, 1_000_000); 96];
+    sick("skew", "read more", before, after);
+}
+
 #[test]
 fn hostile_names_do_not_reach_a_terminal() {
     let mut tasks = healthy(64, 3);
@@ -275,18 +328,7 @@ fn claimed_cores_are_bounded_also_in_their_sum() {
         let mut lines: Vec<String> = log.lines().map(str::to_owned).collect();
         lines.splice(1..1, (0..executors).map(claimed));
         let folder = tempfile::tempdir().expect("makes a folder");
-        let path = folder.path().join("log");
-        std::fs::write(&path, lines.join("\n")).expect("writes");
-        let store = folder.path().join("store");
-        let imported = crate::import::import(
-            &store,
-            &path,
-            crate::log::Bounds::default(),
-            &crate::import::Admission::default(),
-        )
-        .expect("imports");
-        let app = crate::open::App::open(&imported.folder).expect("opens");
-        let found = advise(&app).expect("advises");
+        let found = advise(&opened(folder.path(), &lines)).expect("advises");
         assert!(found.findings.iter().all(|it| it.rule != "idle_cores"));
         assert_eq!(found.stages_without_cores, 1, "{executors} of {cores}");
         assert!(super::text::text(&found).contains("too many cores"));

@@ -3,7 +3,7 @@
 use smtt_model::units;
 
 use super::read::{Attempt, Log, Task, median, quantile};
-use super::simulate::saved;
+use super::simulate::length;
 use super::{Finding, Number, Saving, Setting};
 use smtt_model::advise::Severity;
 
@@ -17,6 +17,11 @@ const SLOW: f64 = 1.25;
 const IDLE_SHARE: f64 = 0.3;
 /// Share of a task's time that is spent around its run, and its length in milliseconds, for it to be small.
 const SMALL: (f64, f64) = (0.3, 200.0);
+/// By how much of a stage's time two runs differ for no reason that a log shows.
+const RUNS_DIFFER: f64 = 0.05;
+/// How many times longer work takes on cores that are all in use, which share caches, memory and often their units:
+/// expected, and at the lower end of the interval.
+const SHARED: (f64, f64) = (1.1, 1.3);
 
 pub(super) fn share(value: f64) -> String {
     units::share(value)
@@ -58,7 +63,22 @@ impl Attempt {
 
     /// Seconds that are saved where each task takes so long.
     pub(super) fn saved(&self, after: impl Fn(&Task) -> f64) -> f64 {
-        saved(self.durations(), self.tasks.iter().map(after), self.slots)
+        self.saved_by(self.tasks.iter().map(after), self.slots)
+    }
+
+    /// Seconds that are saved with tasks of these durations on so many cores.
+    pub(super) fn saved_by(&self, after: impl Iterator<Item = f64>, cores: usize) -> f64 {
+        (length(self.durations(), self.slots) - length(after, cores)) / 1000.0
+    }
+
+    /// From three simulations, wider by what two runs differ.
+    pub(super) fn saving(&self, low: f64, expected: f64, high: f64) -> Saving {
+        let seconds = self.window / 1000.0;
+        let mut saving = Saving::new(low, expected, high);
+        saving.low = (saving.low - RUNS_DIFFER * seconds).max(0.0);
+        saving.high = (saving.high + RUNS_DIFFER * seconds).min(seconds);
+        saving.expected = saving.expected.min(saving.high);
+        saving
     }
 
     pub(super) fn sum(&self, of: impl Fn(&Task) -> f64) -> f64 {
@@ -111,7 +131,7 @@ pub(super) fn spilling(log: &Log, attempt: &Attempt) -> Option<Finding> {
             })
         };
         (
-            Saving::new(at(0.75), at(0.5), at(0.25)),
+            attempt.saving(at(0.75), at(0.5), at(0.25)),
             format!(
                 "the stage's tasks run again on {} cores, those that spilled with the run time per byte of the {} that did \
                  not: the median, and the quartiles for the interval",
@@ -129,7 +149,7 @@ pub(super) fn spilling(log: &Log, attempt: &Attempt) -> Option<Finding> {
             }
         });
         (
-            Saving::new(0.0, most / 2.0, most),
+            attempt.saving(0.0, most / 2.0, most),
             format!(
                 "bounds: Spark does not measure the time of a spill. At most the run time of the tasks that spilled beyond \
                  their CPU time, collections, fetches and shuffle write; the stage's tasks run again on {} cores; the \
@@ -183,7 +203,7 @@ pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let best = quantile(attempt.tasks.iter().map(per_byte), 0.1);
     let low = attempt.saved(|task| task.duration - (task.fetch - best * task.bytes).max(0.0));
     let high = attempt.saved(|task| task.duration - task.fetch);
-    let saving = Saving::new(low, (low + high) / 2.0, high);
+    let saving = attempt.saving(low, (low + high) / 2.0, high);
     let title = format!(
         "tasks wait {} of their run time for shuffle blocks",
         share(wait / run.max(1.0))
@@ -315,7 +335,7 @@ pub(super) fn slow_host(log: &Log, attempt: &Attempt) -> Option<Finding> {
             task.duration - task.run + run
         })
     };
-    let saving = Saving::new(as_others(ratio.0), as_others(ratio.1), as_others(ratio.2));
+    let saving = attempt.saving(as_others(ratio.0), as_others(ratio.1), as_others(ratio.2));
     let name = &log.hosts[host as usize];
     let title = format!(
         "tasks on {name} take {:.2} times as long as on the other hosts",
@@ -355,9 +375,10 @@ pub(super) fn slow_host(log: &Log, attempt: &Attempt) -> Option<Finding> {
     Some(finding)
 }
 
-/// Durations where each task is cut into so many parts, each with the time around it.
-fn cut(attempt: &Attempt, parts: usize, around: f64) -> impl Iterator<Item = f64> {
-    let one = move |task: &Task| (task.run / parts as f64 + around).min(task.duration);
+/// Durations where each task is cut into so many parts, each with the time around it, and the work takes so many times
+/// longer.
+fn cut(attempt: &Attempt, parts: usize, around: f64, longer: f64) -> impl Iterator<Item = f64> {
+    let one = move |task: &Task| (longer * task.run / parts as f64 + around).min(task.duration);
     attempt
         .tasks
         .iter()
@@ -366,22 +387,21 @@ fn cut(attempt: &Attempt, parts: usize, around: f64) -> impl Iterator<Item = f64
 
 pub(super) fn idle_cores(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let (tasks, cores) = (attempt.tasks.len(), attempt.cores?);
-    let length = super::simulate::length(attempt.durations(), attempt.slots);
-    let used = attempt.sum(|task| task.duration) / (length * cores as f64).max(1.0);
+    let used = attempt.sum(|task| task.duration)
+        / (length(attempt.durations(), attempt.slots) * cores as f64).max(1.0);
     if tasks >= cores || 1.0 - used < IDLE_SHARE {
         return None;
     }
     let around = median(attempt.tasks.iter().map(|task| task.around));
     let least = quantile(attempt.tasks.iter().map(|task| task.around), 0.1);
     let parts = (2 * cores).div_ceil(tasks);
-    let with = |parts: usize, around: f64| {
-        let after = super::simulate::length(cut(attempt, parts, around), cores);
-        (length - after) / 1000.0
+    let with = |parts: usize, around: f64, longer: f64| {
+        attempt.saved_by(cut(attempt, parts, around, longer), cores)
     };
-    let saving = Saving::new(
-        with(cores.div_ceil(tasks), 2.0 * around),
-        with(parts, around),
-        with(parts, least),
+    let saving = attempt.saving(
+        with(cores.div_ceil(tasks), 2.0 * around, SHARED.1),
+        with(parts, around, SHARED.0),
+        with(parts, least, 1.0),
     );
     let title = format!(
         "{tasks} tasks for {cores} cores: {} of the cores' time is idle",
@@ -389,9 +409,12 @@ pub(super) fn idle_cores(log: &Log, attempt: &Attempt) -> Option<Finding> {
     );
     let mut finding = attempt.finding("idle_cores", saving, title);
     finding.computed = format!(
-        "the same work run again on {cores} cores in {} tasks of equal parts, each with the median time around its run ({})",
+        "the same work run again on {cores} cores in {} tasks of equal parts, each with the median time around its run ({}); \
+         on cores that are all in use it takes {} times as long, {} times for the lower end and as long for the upper one",
         parts * tasks,
-        ms(around)
+        ms(around),
+        SHARED.0,
+        SHARED.1
     );
     "the work of a task cannot be divided (one file that cannot be split, one key), or the cores were used by other stages"
         .clone_into(&mut finding.disproof);
@@ -417,40 +440,39 @@ pub(super) fn small_tasks(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let (tasks, cores) = (attempt.tasks.len(), attempt.cores?);
     let around = attempt.sum(|task| task.around);
     let all = attempt.sum(|task| task.duration).max(1.0);
-    let length = median(attempt.durations());
-    if tasks < 4 * cores || around < SMALL.0 * all || length > SMALL.1 {
+    let usual = median(attempt.durations());
+    if tasks < 4 * cores || around < SMALL.0 * all || usual > SMALL.1 {
         return None;
     }
     let work = attempt.sum(|task| task.run);
+    // What a task costs in any case is in its run time, too, but takes little CPU time.
+    let least = attempt.sum(|task| task.cpu).min(work);
     // Two rounds on all cores, and tasks of at least a second where there is so much work.
     let wanted = (2 * cores).max((work / 1000.0) as usize).clamp(1, tasks);
     let one = median(attempt.tasks.iter().map(|task| task.around));
-    let with = |count: usize, around: f64| {
+    let with = |count: usize, work: f64, around: f64| {
         let each = work / count as f64 + around;
-        saved(
-            attempt.durations(),
-            std::iter::repeat_n(each, count),
-            attempt.slots,
-        )
+        attempt.saved_by(std::iter::repeat_n(each, count), attempt.slots)
     };
     let (few, many) = (
         quantile(attempt.tasks.iter().map(|task| task.around), 0.25),
         quantile(attempt.tasks.iter().map(|task| task.around), 0.75),
     );
-    let saving = Saving::new(
-        with((tasks / 2).max(wanted), many),
-        with(wanted, one),
-        with(wanted, few),
+    let saving = attempt.saving(
+        with((tasks / 2).max(wanted), work, many),
+        with(wanted, (work + least) / 2.0, one),
+        with(wanted, least, few),
     );
     let title = format!(
         "{tasks} tasks of {} spend {} of their time around their work",
-        ms(length),
+        ms(usual),
         share(around / all)
     );
     let mut finding = attempt.finding("small_tasks", saving, title);
     finding.computed = format!(
-        "the same run time on {} cores in {wanted} equal tasks with the median time around a run ({}); its quartiles and half \
-         as many tasks for the interval",
+        "the same work, by the middle of its run time and its CPU time, on {} cores in {wanted} equal tasks with the median \
+         time around a run ({}); half as many tasks with all of the run time for the lower end, the CPU time alone for the \
+         upper one",
         attempt.slots,
         ms(one)
     );

@@ -79,7 +79,7 @@ const PLAIN: Stage = Stage {
 };
 
 /// All stages; those of one lane run in this order.
-pub const STAGES: [Stage; 16] = [
+pub const STAGES: [Stage; 17] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -255,6 +255,15 @@ pub const STAGES: [Stage; 16] = [
         longer: &[("SMTT_DRIVER_KILLS", "50")],
     },
     Stage {
+        name: "remedies",
+        about: "sick applications before and after the history's advice: what it predicts to save, five times each",
+        lane: Lane::ByName,
+        root: true,
+        commands: shown!("remedies", ""),
+        limit: Duration::from_secs(7200),
+        ..PLAIN
+    },
+    Stage {
         name: "deaths",
         about: "ten deaths of each kind of real executors, each with its verdict",
         lane: Lane::ByName,
@@ -304,7 +313,10 @@ mod tests {
     fn long_stages_need_their_name() {
         let by_name = STAGES.iter().filter(|stage| stage.lane == Lane::ByName);
         let by_name: Vec<&str> = by_name.map(|stage| stage.name).collect();
-        assert_eq!(by_name, ["systemd", "starts", "kills", "deaths", "soak"]);
+        assert_eq!(
+            by_name,
+            ["systemd", "starts", "kills", "remedies", "deaths", "soak"]
+        );
         assert!(
             chosen(&[])
                 .iter()

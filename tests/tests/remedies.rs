@@ -1,0 +1,312 @@
+//! What the history's advice predicts, tried: sick applications have their finding, and after its remedy it is gone and
+//! the time is saved. The paper's workloads, which are healthy, have next to none.
+//!
+//! What is saved is the difference of the times in which the finding's stages had tasks, of two runs. Only `cargo xtask test remedies`
+//! runs these tests: they measure time, and need the machine for themselves.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use smtt_history::advise::read::Log;
+use smtt_history::advise::{Advice, Finding, advise};
+use smtt_history::import::{Admission, import};
+use smtt_history::log::Bounds;
+use smtt_history::open::App;
+use smtt_tests::cgroup::CpuCgroup;
+use smtt_tests::lab::{LIMIT, SparkLab};
+use smtt_tests::skip::skip;
+use xtask::experiment::{fixture_step, names};
+use xtask::paths::DEMO_SPARK;
+use xtask::process::wait_for;
+use xtask::spark::Application;
+use xtask::step::Steps;
+
+/// Two executors with one core each.
+const CLUSTER: &str = "local-cluster[2,1,1024]";
+/// Runs of each application with its fault and without.
+const TIMES: usize = 5;
+/// Share of the savings that must lie in their interval.
+const INSIDE: f64 = 0.8;
+/// Share of a CPU that the slow host has.
+const SLOW: f64 = 0.4;
+/// Findings that all of the paper's workloads may have together.
+const FALSE_FINDINGS: usize = 1;
+
+/// A fault of an application, and what removes it.
+struct Fault {
+    /// Argument of the fixture.
+    kind: &'static str,
+    /// Number with which the application is sick.
+    sick: usize,
+    /// Rule of the finding.
+    rule: &'static str,
+    /// Words in the name of the setting whose value is the number of the remedied application.
+    setting: &'static str,
+    conf: &'static [(&'static str, &'static str)],
+}
+
+const FAULTS: [Fault; 4] = [
+    Fault {
+        kind: "even",
+        sick: 1,
+        rule: "idle_cores",
+        setting: "partitions",
+        conf: &[],
+    },
+    Fault {
+        kind: "even",
+        sick: 4000,
+        rule: "small_tasks",
+        setting: "partitions",
+        conf: &[],
+    },
+    Fault {
+        kind: "skew",
+        sick: 1,
+        rule: "skew",
+        setting: "salt",
+        conf: &[],
+    },
+    Fault {
+        kind: "sort",
+        sick: 4,
+        rule: "spilling",
+        setting: "partitions",
+        // 36 MiB for execution.
+        conf: &[("spark.memory.fraction", "0.05")],
+    },
+];
+
+/// Runs of each application, as `SMTT_REMEDIES` says.
+fn times() -> Result<usize> {
+    match std::env::var("SMTT_REMEDIES") {
+        Ok(text) => text.parse().context("SMTT_REMEDIES is no number"),
+        Err(_) => Ok(TIMES),
+    }
+}
+
+/// A run of an application.
+#[derive(Debug)]
+struct Ran {
+    advice: Advice,
+    /// Milliseconds in which each stage attempt had tasks, with the stage's name.
+    windows: Vec<(String, f64)>,
+}
+
+impl Ran {
+    /// The finding of that rule that is expected to save most.
+    fn found(&self, rule: &str) -> Option<&Finding> {
+        self.advice.findings.iter().find(|it| it.rule == rule)
+    }
+
+    /// Seconds in which stages of that name had tasks.
+    fn seconds(&self, stage_name: &str) -> f64 {
+        let own = self.windows.iter().filter(|(name, _)| name == stage_name);
+        own.map(|(_, window)| window / 1000.0).sum()
+    }
+}
+
+/// Runs an application to its end and asks for advice.
+fn advised(lab: &SparkLab, application: Application) -> Result<Ran> {
+    let folder = tempfile::tempdir_in(lab.folder())?.keep();
+    let logs = folder.join("logs");
+    fs::create_dir_all(&logs)?;
+    let application = application
+        .conf("spark.eventLog.enabled", "true")
+        .conf("spark.eventLog.dir", &format!("file://{}", logs.display()))
+        .conf("spark.eventLog.rolling.enabled", "false");
+    // As users have it: the quick compiler alone would be slower than what the advice was made for.
+    lab.run_through(&application.both_compilers())?
+        .result(LIMIT)?;
+    let log = wait_for("the event log is finished", LIMIT, || {
+        let mut entries = fs::read_dir(&logs)?.flatten().map(|entry| entry.path());
+        Ok(entries.find(|path| path.extension().is_none_or(|end| end != "inprogress")))
+    })?;
+    let admission = Admission {
+        name: None,
+        replaces: false,
+    };
+    let store = folder.join("store");
+    import(&store, &log, Bounds::default(), &admission)?;
+    let only: Vec<PathBuf> = fs::read_dir(&store)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    ensure!(only.len() == 1, "one application: {only:?}");
+    let app = App::open(&only[0])?;
+    let attempts = Log::read(&app)?.attempts.into_iter();
+    Ok(Ran {
+        advice: advise(&app)?,
+        windows: attempts.map(|it| (it.name, it.window)).collect(),
+    })
+}
+
+fn sick(lab: &SparkLab, fault: &Fault, number: usize) -> Result<Ran> {
+    let number = number.to_string();
+    let mut application = Application::java(&lab.paths, CLUSTER, "Sick", &[fault.kind, &number])?;
+    for (key, value) in fault.conf {
+        application = application.conf(key, value);
+    }
+    advised(lab, application)
+}
+
+/// The number in the value of a setting.
+fn wanted(finding: &Finding, setting: &str) -> Result<usize> {
+    let setting = finding
+        .settings
+        .iter()
+        .find(|it| it.name.contains(setting))
+        .with_context(|| format!("no setting {setting}: {finding:#?}"))?;
+    let digits: String = setting
+        .value
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits
+        .parse()
+        .with_context(|| format!("no number in {setting:?}"))
+}
+
+/// Savings that were measured, and those that lie in their interval.
+#[derive(Default)]
+struct Tally {
+    inside: usize,
+    all: usize,
+}
+
+impl Tally {
+    fn add(&mut self, finding: &Finding, before: &Ran, after: &Ran) {
+        let [before, after] = [before, after].map(|ran| ran.seconds(&finding.stage_name));
+        let saved = before - after;
+        let saving = finding.saving;
+        let is_inside = saving.low <= saved && saved <= saving.high;
+        println!(
+            "{}: {before:.2} s, remedied {after:.2} s: {saved:.2} s saved, predicted {:.2} s ({:.2} to {:.2}){}",
+            finding.rule,
+            saving.expected,
+            saving.low,
+            saving.high,
+            if is_inside { "" } else { ": OUTSIDE" }
+        );
+        self.all += 1;
+        self.inside += usize::from(is_inside);
+    }
+
+    fn check(&self) -> Result<()> {
+        println!("{} of {} savings in their interval", self.inside, self.all);
+        ensure!(
+            self.inside as f64 >= INSIDE * self.all as f64,
+            "only {} of {} savings lie in their interval",
+            self.inside,
+            self.all
+        );
+        Ok(())
+    }
+}
+
+/// The sick application has the finding; the remedied one has it no more.
+fn remedy(lab: &SparkLab, fault: &Fault) -> Result<(Finding, Ran, Ran)> {
+    let before = sick(lab, fault, fault.sick)?;
+    let finding = before
+        .found(fault.rule)
+        .with_context(|| format!("no finding {}: {before:#?}", fault.rule))?
+        .clone();
+    let number = wanted(&finding, fault.setting)?;
+    let after = sick(lab, fault, number)?;
+    ensure!(
+        after.found(fault.rule).is_none(),
+        "{} is still there with {number}: {after:#?}",
+        fault.rule
+    );
+    Ok((finding, before, after))
+}
+
+#[test]
+fn a_finding_is_gone_after_its_remedy() -> Result<()> {
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let mut tally = Tally::default();
+    let mut wrong = Vec::new();
+    for time in 0..times()? {
+        for fault in &FAULTS {
+            match remedy(&lab, fault) {
+                Ok((finding, before, after)) => tally.add(&finding, &before, &after),
+                Err(error) => {
+                    println!("{}: {error:#}", fault.rule);
+                    wrong.push(format!("{} in round {time}", fault.rule));
+                }
+            }
+        }
+    }
+    let checked = tally.check();
+    ensure!(wrong.is_empty(), "without the right finding: {wrong:?}");
+    checked?;
+    lab.passed()
+}
+
+#[test]
+fn a_slow_host_is_found_and_its_saving_is_true() -> Result<()> {
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let Some(group) = CpuCgroup::make("slow-host") else {
+        return skip(
+            "cpu_cgroup",
+            "no cgroup with a limit of CPU time can be made",
+        );
+    };
+    let cluster = lab
+        .spark
+        .standalone_on(&["127.0.0.1", "127.0.0.2"], 1, 2048)?;
+    let application = || -> Result<Application> {
+        Ok(
+            Application::java(&lab.paths, &cluster.url, "Sick", &["even", "100"])?
+                .conf("spark.cores.max", "2")
+                .conf("spark.scheduler.minRegisteredResourcesRatio", "1")
+                .conf("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s"),
+        )
+    };
+    // Executors are children of their worker and begin in its cgroup.
+    group.add(cluster.workers().last().context("a worker")?)?;
+    let mut tally = Tally::default();
+    for _ in 0..times()? {
+        group.limit(Some(SLOW))?;
+        let before = advised(&lab, application()?)?;
+        group.limit(None)?;
+        let after = advised(&lab, application()?)?;
+        let finding = before
+            .found("slow_host")
+            .with_context(|| format!("no finding slow_host: {before:#?}"))?;
+        ensure!(
+            after.found("slow_host").is_none(),
+            "still there: {after:#?}"
+        );
+        tally.add(finding, &before, &after);
+    }
+    drop(cluster);
+    tally.check()?;
+    lab.passed()
+}
+
+#[test]
+fn the_papers_workloads_are_healthy() -> Result<()> {
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    fixture_step(&lab.paths, &mut Steps::new(1))?;
+    let mut findings = Vec::new();
+    for workload in names() {
+        let arguments = [workload, "4", "4"];
+        let application = Application::scala(&lab.paths, CLUSTER, "Experiment", &arguments)?
+            .conf("spark.sql.shuffle.partitions", "4");
+        let advice = advised(&lab, application)
+            .with_context(|| workload.to_owned())?
+            .advice;
+        println!(
+            "{workload}: {:.1} s of stages, {} stages, {} findings",
+            advice.stage_seconds,
+            advice.checked_stages,
+            advice.findings.len()
+        );
+        findings.extend(advice.findings.into_iter().map(|it| (workload, it)));
+    }
+    ensure!(findings.len() <= FALSE_FINDINGS, "{findings:#?}");
+    lab.passed()
+}
