@@ -52,6 +52,12 @@ impl Saving {
         }
     }
 
+    const fn bound(&mut self, most: f64) {
+        self.low = self.low.min(most);
+        self.expected = self.expected.min(most);
+        self.high = self.high.min(most);
+    }
+
     fn add(&mut self, other: &Self) {
         self.low += other.low;
         self.expected += other.expected;
@@ -192,6 +198,10 @@ pub fn advise(app: &App) -> Result<Advice, ParquetError> {
         }
     }
     let mut findings: Vec<Finding> = found.into_values().filter_map(Merged::one).collect();
+    for finding in &mut findings {
+        // Stages of one name that ran at the same time save the same seconds.
+        finding.saving.bound(stage_seconds);
+    }
     findings.retain(|finding| {
         let expected = finding.saving.expected;
         expected >= LEAST_SECONDS && expected >= LEAST_SHARE * stage_seconds

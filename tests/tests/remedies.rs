@@ -196,6 +196,7 @@ impl Tally {
 
     fn check(&self) -> Result<()> {
         println!("{} of {} savings in their interval", self.inside, self.all);
+        ensure!(self.all > 0, "nothing was measured");
         ensure!(
             self.inside as f64 >= INSIDE * self.all as f64,
             "only {} of {} savings lie in their interval",
@@ -304,6 +305,10 @@ fn the_papers_workloads_are_healthy() -> Result<()> {
             advice.stage_seconds,
             advice.checked_stages,
             advice.findings.len()
+        );
+        ensure!(
+            advice.checked_stages > 0 && advice.stage_seconds > 0.0,
+            "{workload}: {advice:?}"
         );
         findings.extend(advice.findings.into_iter().map(|it| (workload, it)));
     }

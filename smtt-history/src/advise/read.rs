@@ -1,12 +1,12 @@
 //! Tasks of stage attempts as the rules need them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use serde_json::Value;
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
-use super::simulate::length;
 use crate::json::milliseconds;
 use crate::open::App;
 use crate::out::Kind;
@@ -22,16 +22,13 @@ const SIMULATED: usize = 50_000_000;
 
 /// Share of an attempt's time without other stages, from which its cores are its own.
 const ALONE: f64 = 0.9;
-/// How many times longer than its tasks a stage may have taken because cores had none; what is beyond is a wait of the
-/// whole stage.
-const GAPS: f64 = 2.0;
 
 /// A successful task. Times are in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
     /// Launch, in milliseconds since 1970.
     pub launch: i64,
-    /// From launch to finish, as the driver saw it, and its part of the time in which cores had no task.
+    /// From launch to finish, as the driver saw it.
     pub duration: f64,
     /// "Executor Run Time".
     pub run: f64,
@@ -86,24 +83,9 @@ pub struct Attempt {
     pub cores: Option<usize>,
     /// Share of its time in which no other stage had a running task.
     pub alone: f64,
-}
-
-impl Attempt {
-    /// Counts the time in which a core had no task, because the driver had not launched the next one, as time around the
-    /// tasks; the other way round, a core seems to have two tasks while the driver has not noticed the end of one. Then a
-    /// simulation of the attempt takes as long as the attempt did.
-    fn account_for_gaps(&mut self) {
-        if self.alone < ALONE || self.tasks.is_empty() {
-            return;
-        }
-        let simulated = length(self.tasks.iter().map(|task| task.duration), self.slots);
-        let missing = self.window.min(GAPS * simulated) - simulated;
-        let gap = missing * self.slots as f64 / self.tasks.len() as f64;
-        for task in &mut self.tasks {
-            task.around = (task.around + gap).max(0.0);
-            task.duration = task.run + task.around;
-        }
-    }
+    /// Milliseconds from the end of a task to the launch of the next one on that core: the median. Below zero where the
+    /// driver learns of an end after it has launched the next task.
+    pub gap: f64,
 }
 
 /// What the rules need of an application.
@@ -173,7 +155,7 @@ impl Log {
                 attempt.name = cut(json["name"].as_str().unwrap_or_default());
             }
         }
-        let executors = executors(app);
+        let executors = Executors::of(app);
         log.attempts = attempts
             .into_values()
             .filter(|it| !it.tasks.is_empty())
@@ -181,18 +163,11 @@ impl Log {
         for attempt in &mut log.attempts {
             attempt.tasks.sort_by_key(|task| task.launch);
             let begin = attempt.tasks[0].launch;
-            let end = attempt.tasks.iter().map(Task::end).fold(0.0, f64::max);
-            attempt.window = end - begin as f64;
-            // Cores of the executors that were there at the begin, and of all that were there until the end.
-            let (mut at_begin, mut ever) = (0_usize, 0_usize);
-            for (from, to, cores) in &executors {
-                if begin < *to && (*from as f64) < end {
-                    ever = ever.saturating_add(*cores);
-                    if *from <= begin {
-                        at_begin = at_begin.saturating_add(*cores);
-                    }
-                }
-            }
+            let ends = attempt.tasks.iter().map(Task::end);
+            let end = ends.fold(f64::MIN, f64::max);
+            attempt.window = (end - begin as f64).max(0.0);
+            let at_begin = executors.at(begin);
+            let ever = executors.within(begin, end);
             attempt.slots = at_a_time(&attempt.tasks);
             if ever > 0 {
                 attempt.slots = attempt.slots.min(ever);
@@ -202,7 +177,13 @@ impl Log {
         log.bound_simulations(SIMULATED);
         log.alone();
         for attempt in &mut log.attempts {
-            attempt.account_for_gaps();
+            let gap = gap(&attempt.tasks, attempt.slots);
+            // Another stage may have had the core.
+            attempt.gap = if attempt.alone < ALONE {
+                gap.min(0.0)
+            } else {
+                gap
+            };
         }
         Ok(log)
     }
@@ -286,23 +267,80 @@ impl Log {
     }
 }
 
-/// Begin, end and cores of executors.
-fn executors(app: &App) -> Vec<(i64, i64, usize)> {
-    let all = app.all(Kind::Executor).iter();
-    let of = |(id, text): &(String, String)| {
-        let json: Value = serde_json::from_str(text).ok()?;
-        let time = |name: &str| json[name].as_str().and_then(milliseconds);
-        let cores = usize::try_from(json["totalCores"].as_i64()?).ok()?;
-        let runs_tasks = id != "driver" || json["totalTasks"].as_i64() > Some(0);
-        runs_tasks.then(|| {
-            (
-                time("addTime").unwrap_or(0),
-                time("removeTime").unwrap_or(i64::MAX),
-                cores,
-            )
+/// Cores of executors by time.
+#[derive(Default)]
+struct Executors {
+    /// Begins in their order, each with the cores of all until then.
+    begins: Vec<(i64, usize)>,
+    /// Ends, as the begins.
+    ends: Vec<(i64, usize)>,
+}
+
+impl Executors {
+    fn of(app: &App) -> Self {
+        let all = app.all(Kind::Executor).iter();
+        let of = |(id, text): &(String, String)| {
+            let json: Value = serde_json::from_str(text).ok()?;
+            let time = |name: &str| json[name].as_str().and_then(milliseconds);
+            let cores = usize::try_from(json["totalCores"].as_i64()?).ok()?;
+            let runs_tasks = id != "driver" || json["totalTasks"].as_i64() > Some(0);
+            let begin = time("addTime").unwrap_or(0);
+            let end = time("removeTime").unwrap_or(i64::MAX).max(begin);
+            runs_tasks.then_some((begin, end, cores))
+        };
+        let mut all: Vec<(i64, i64, usize)> = all.filter_map(of).collect();
+        all.sort_unstable_by_key(|(begin, _, _)| *begin);
+        let begins = summed(all.iter().map(|(begin, _, cores)| (*begin, *cores)));
+        all.sort_unstable_by_key(|(_, end, _)| *end);
+        let ends = summed(all.iter().map(|(_, end, cores)| (*end, *cores)));
+        Self { begins, ends }
+    }
+
+    /// Cores that were there at that time.
+    fn at(&self, time: i64) -> usize {
+        let begun = until(&self.begins, |begin| begin <= time);
+        begun.saturating_sub(until(&self.ends, |end| end <= time))
+    }
+
+    /// Cores of all executors that were there at some time of a window.
+    fn within(&self, from: i64, to: f64) -> usize {
+        let begun = until(&self.begins, |begin| (begin as f64) < to);
+        begun.saturating_sub(until(&self.ends, |end| end <= from))
+    }
+}
+
+/// Times with the sum of the cores until then.
+fn summed(sorted: impl Iterator<Item = (i64, usize)>) -> Vec<(i64, usize)> {
+    let mut sum = 0_usize;
+    sorted
+        .map(|(time, cores)| {
+            sum = sum.saturating_add(cores);
+            (time, sum)
         })
-    };
-    all.filter_map(of).collect()
+        .collect()
+}
+
+/// The last sum whose time is early enough.
+fn until(sums: &[(i64, usize)], is_early: impl Fn(i64) -> bool) -> usize {
+    let count = sums.partition_point(|(time, _)| is_early(*time));
+    count.checked_sub(1).map_or(0, |last| sums[last].1)
+}
+
+/// Milliseconds that a core has no task before it gets its next one: the median, because other waits (a lost executor,
+/// tasks that failed) concern few tasks. Tasks are sorted by launch.
+fn gap(tasks: &[Task], cores: usize) -> f64 {
+    let until = |task: &Task| Reverse((task.end().max(0.0) * 1000.0) as u64);
+    let mut ends: BinaryHeap<Reverse<u64>> = tasks.iter().take(cores).map(until).collect();
+    let gaps: Vec<f64> = tasks
+        .iter()
+        .skip(cores)
+        .map(|task| {
+            let free = ends.pop().map_or(0, |Reverse(end)| end);
+            ends.push(until(task));
+            task.launch as f64 - free as f64 / 1000.0
+        })
+        .collect();
+    median(gaps.into_iter())
 }
 
 /// Tasks that run at a time, at most.
@@ -371,15 +409,16 @@ fn group(
         };
         let attempt = attempts.entry(key).or_default();
         attempt.key = key;
+        let run = run[at].min(durations[at]);
         attempt.tasks.push(Task {
             launch: launches[at].unwrap_or_default(),
             duration: durations[at],
-            run: run[at].min(durations[at]),
+            run,
             cpu: cpu[at],
-            gc: gc[at].min(run[at]),
-            fetch: fetch[at].min(run[at]),
+            gc: gc[at].min(run),
+            fetch: fetch[at].min(run),
             write: write[at],
-            around: (durations[at] - run[at]).max(0.0),
+            around: durations[at] - run,
             bytes: input[at] + remote[at] + near[at],
             spilled: spilled[at],
             peak: peak[at],

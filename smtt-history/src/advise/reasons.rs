@@ -2,7 +2,7 @@
 
 use super::read::{Attempt, Log, Task, median, quantile};
 use super::simulate::length;
-use super::work::{bytes, ms, number, pace, setting, share, slowest};
+use super::work::{NOISE, bytes, ms, number, pace, setting, share, slowest};
 use super::{Finding, Saving};
 
 /// Tasks that a stage needs.
@@ -65,7 +65,9 @@ impl Usual {
         let (near, far): (Vec<&Task>, Vec<&Task>) = all().partition(|task| task.is_local);
         let away = if near.len() >= TASKS && far.len() >= 2 {
             let of = |tasks: &[&Task]| median(tasks.iter().map(|task| pace(task)));
-            of(&far) / of(&near).max(f64::MIN_POSITIVE)
+            Some(of(&near))
+                .filter(|near| *near > 0.0)
+                .map_or(1.0, |near| of(&far) / near)
         } else {
             1.0
         };
@@ -241,20 +243,20 @@ fn words(
         Some(Reason::Size) => (
             format!(
                 "{again}, the long ones cut into tasks of the median size; cut in two for the lower end; perfectly even work \
-                 for the upper one"
+                 for the upper one{NOISE}"
             ),
             "the long tasks have the same number of records and keys as the others: then what they do with them is slow",
         ),
         Some(_) => (
             format!(
-                "{again}, the long ones without 90 % of what the reason explains; 50 % for the lower end; as short as the shortest tenth of the tasks for the upper one"
+                "{again}, the long ones without 90 % of what the reason explains; 50 % for the lower end; as short as the shortest tenth of the tasks for the upper one{NOISE}"
             ),
             "a run in which the same partitions are late again for another reason",
         ),
         None => (
             format!(
                 "{again}, the long ones ended by a second copy that starts at 1.5 times the median and takes the median; twice \
-                 the median for the lower end; no task longer than the median for the upper one"
+                 the median for the lower end; no task longer than the median for the upper one{NOISE}"
             ),
             "the same partitions are late in a second run: then a copy is late, too",
         ),

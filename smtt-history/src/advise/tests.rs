@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Advice, advise};
+use super::{Advice, Saving, advise};
 use crate::import::{Admission, import};
 use crate::log::Bounds;
 use crate::made::{Made, Numbers, Stage, Task};
@@ -260,24 +260,34 @@ fn waiting_for_blocks_has_its_share_and_its_hosts() {
     sick("fetch_wait", "for shuffle blocks", with(3000), with(0));
 }
 
+/// The lines of a log in which the times of each task are changed.
+fn with_times(log: &str, change: impl Fn(&mut serde_json::Value)) -> Vec<String> {
+    log.lines()
+        .map(|line| {
+            let mut event: serde_json::Value = serde_json::from_str(line).expect("parses");
+            if event.get("Task Info").is_some() {
+                change(&mut event["Task Info"]);
+            }
+            event.to_string()
+        })
+        .collect()
+}
+
+fn later(info: &mut serde_json::Value, name: &str, ms: i64) {
+    let time = info[name].as_i64().expect("a time");
+    if time > 0 {
+        info[name] = (time + ms).into();
+    }
+}
+
 /// The driver learns of a task's end when it has launched the next one on that core already.
 #[test]
 fn late_ends_do_not_make_cores() {
     let mut made = made(vec![Task::new(10, 1000); 4000]);
     (made.executors, made.cores) = (1, 2);
     let (log, length) = made.log();
-    // Each end is noticed 12 ms late: three or four tasks seem to run at a time.
-    let late: Vec<String> = log
-        .lines()
-        .map(|line| {
-            let mut event: serde_json::Value = serde_json::from_str(line).expect("parses");
-            let end = event["Task Info"]["Finish Time"].as_i64().unwrap_or(0);
-            if end > 0 {
-                event["Task Info"]["Finish Time"] = (end + 12).into();
-            }
-            event.to_string()
-        })
-        .collect();
+    // Three or four tasks seem to run at a time.
+    let late = with_times(&log, |info| later(info, "Finish Time", 12));
     let folder = tempfile::tempdir().expect("makes a folder");
     let found = advise(&opened(folder.path(), &late)).expect("advises");
     let saving = found.findings[0].saving;
@@ -288,6 +298,53 @@ fn late_ends_do_not_make_cores() {
         saving.low <= saved && saved <= saving.high && (saving.expected - saved).abs() < 2.0,
         "{saved}: {saving:?}"
     );
+}
+
+#[test]
+fn a_stage_that_stood_still_has_no_small_tasks() {
+    let mut made = made(vec![Task::new(75, 1000); 1000]);
+    (made.executors, made.cores) = (1, 2);
+    let stood = with_times(&made.log().0, |info| {
+        if info["Task ID"].as_i64() >= Some(500) {
+            later(info, "Launch Time", 240_000);
+            later(info, "Finish Time", 240_000);
+        }
+    });
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let found = advise(&opened(folder.path(), &stood)).expect("advises");
+    assert!(found.findings.is_empty(), "{:#?}", found.findings);
+}
+
+#[test]
+fn savings_are_in_order_and_within_the_stage_also_with_wrong_cores() {
+    let mut tasks = vec![Task::new(1000, 1_000_000); 8];
+    let spilling = Task {
+        spilled: 1,
+        ..Task::new(10_000, 1_000_000)
+    };
+    tasks.extend(vec![spilling; 8]);
+    let log = made(tasks).log().0;
+    let wrong: Vec<String> = log
+        .lines()
+        .filter(|line| {
+            !line.contains("SparkListenerExecutorAdded") || line.contains(r#""Executor ID":"0""#)
+        })
+        .map(|line| line.replace(r#""Total Cores":4"#, r#""Total Cores":1"#))
+        .collect();
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let found = advise(&opened(folder.path(), &wrong)).expect("advises");
+    assert!(!found.findings.is_empty());
+    for finding in found.findings {
+        let Saving {
+            low,
+            expected,
+            high,
+        } = finding.saving;
+        assert!(
+            low <= expected && expected <= high && high <= found.stage_seconds,
+            "{finding:#?}"
+        );
+    }
 }
 
 #[test]

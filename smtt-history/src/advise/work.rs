@@ -17,8 +17,15 @@ const SLOW: f64 = 1.25;
 const IDLE_SHARE: f64 = 0.3;
 /// Share of a task's time that is spent around its run, and its length in milliseconds, for it to be small.
 const SMALL: (f64, f64) = (0.3, 200.0);
+/// Share of the run time from which CPU time says how much of it is work.
+const CPU_COUNTED: f64 = 0.2;
 /// By how much of a stage's time two runs differ for no reason that a log shows.
 const RUNS_DIFFER: f64 = 0.05;
+/// The words for it.
+pub(super) const NOISE: &str =
+    "; each end 5 % of the stage's time further, because two runs differ";
+/// Hosts that are held against the others, the slowest ones.
+const HOSTS: usize = 8;
 /// How many times longer work takes on cores that are all in use, which share caches, memory and often their units:
 /// expected, and at the lower end of the interval.
 const SHARED: (f64, f64) = (1.1, 1.3);
@@ -78,6 +85,7 @@ impl Attempt {
         saving.low = (saving.low - RUNS_DIFFER * seconds).max(0.0);
         saving.high = (saving.high + RUNS_DIFFER * seconds).min(seconds);
         saving.expected = saving.expected.min(saving.high);
+        saving.low = saving.low.min(saving.expected);
         saving
     }
 
@@ -134,7 +142,7 @@ pub(super) fn spilling(log: &Log, attempt: &Attempt) -> Option<Finding> {
             attempt.saving(at(0.75), at(0.5), at(0.25)),
             format!(
                 "the stage's tasks run again on {} cores, those that spilled with the run time per byte of the {} that did \
-                 not: the median, and the quartiles for the interval",
+                 not: the median, and the quartiles for the interval{NOISE}",
                 attempt.slots,
                 rates.len()
             ),
@@ -153,7 +161,7 @@ pub(super) fn spilling(log: &Log, attempt: &Attempt) -> Option<Finding> {
             format!(
                 "bounds: Spark does not measure the time of a spill. At most the run time of the tasks that spilled beyond \
                  their CPU time, collections, fetches and shuffle write; the stage's tasks run again on {} cores; the \
-                 expected value is the middle",
+                 expected value is the middle{NOISE}",
                 attempt.slots
             ),
             "a run with more partitions, in which nothing is spilled and the tasks together take as long",
@@ -213,7 +221,7 @@ pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
         .property("spark.reducer.maxSizeInFlight")
         .unwrap_or("48m");
     finding.computed = format!(
-        "the stage's tasks run again on {} cores: with the wait per byte that the best tenth of them had, and without any wait",
+        "the stage's tasks run again on {} cores: with the wait per byte that the best tenth of them had, and without any wait{NOISE}",
         attempt.slots
     );
     "a run with the setting in which the wait per byte is the same: then disks or the network are at their limit"
@@ -309,16 +317,18 @@ pub(super) fn slowest(attempt: &Attempt) -> Option<(u32, (f64, f64, f64))> {
         }
         let own = interval(own.into_iter().map(&pace).collect());
         let others = interval(others.into_iter().map(&pace).collect());
-        let of = |own: f64, others: f64| own / others.max(f64::MIN_POSITIVE);
-        Some((
-            of(own.0, others.2),
-            of(own.1, others.1),
-            of(own.2, others.0),
-        ))
+        // Tasks without work are no measure.
+        (others.0 > 0.0).then(|| (own.0 / others.2, own.1 / others.1, own.2 / others.0))
     };
-    let all = hosts
+    let mut medians: Vec<(f64, u32)> = hosts
         .into_iter()
-        .filter_map(|(host, _)| Some((host, ratio(host)?)));
+        .map(|(host, tasks)| (median(tasks.into_iter().map(&pace)), host))
+        .collect();
+    medians.sort_by(|left, right| right.0.total_cmp(&left.0));
+    let all = medians
+        .into_iter()
+        .take(HOSTS)
+        .filter_map(|(_, host)| Some((host, ratio(host)?)));
     let slowest = all.max_by(|left, right| left.1.0.total_cmp(&right.1.0));
     slowest.filter(|(_, ratio)| ratio.0 >= SLOW)
 }
@@ -344,7 +354,7 @@ pub(super) fn slow_host(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let mut finding = attempt.finding("slow_host", saving, title);
     finding.computed = format!(
         "the stage's tasks run again on {} cores, those on the host as fast as the others; medians of the run time per byte \
-         (of the run time, where nothing is read) with their intervals of 95 %",
+         (of the run time, where nothing is read) with their intervals of 95 %{NOISE}",
         attempt.slots
     );
     "other programs ran on the host at that time, or its tasks did other work: a second run in which another host is slow"
@@ -410,7 +420,8 @@ pub(super) fn idle_cores(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let mut finding = attempt.finding("idle_cores", saving, title);
     finding.computed = format!(
         "the same work run again on {cores} cores in {} tasks of equal parts, each with the median time around its run ({}); \
-         on cores that are all in use it takes {} times as long, {} times for the lower end and as long for the upper one",
+         cores that are all in use share caches and memory, so it takes {} times as long; for the lower end {} times, in as few tasks \
+         as there are cores and with twice the time around, for the upper one as long and with the least time around{NOISE}",
         parts * tasks,
         ms(around),
         SHARED.0,
@@ -438,26 +449,30 @@ pub(super) fn idle_cores(log: &Log, attempt: &Attempt) -> Option<Finding> {
 
 pub(super) fn small_tasks(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let (tasks, cores) = (attempt.tasks.len(), attempt.cores?);
-    let around = attempt.sum(|task| task.around);
-    let all = attempt.sum(|task| task.duration).max(1.0);
+    let around = |task: &Task| (task.around + attempt.gap).max(0.0);
+    let arounds = attempt.sum(around);
+    let work = attempt.sum(|task| task.run);
     let usual = median(attempt.durations());
-    if tasks < 4 * cores || around < SMALL.0 * all || usual > SMALL.1 {
+    if tasks < 4 * cores || arounds < SMALL.0 * (work + arounds).max(1.0) || usual > SMALL.1 {
         return None;
     }
-    let work = attempt.sum(|task| task.run);
-    // What a task costs in any case is in its run time, too, but takes little CPU time.
-    let least = attempt.sum(|task| task.cpu).min(work);
+    // What a task costs in any case is in its run time, too, but takes little CPU time. Where next to no CPU time is
+    // counted, the work is somewhere else, such as in a Python worker.
+    let cpu = attempt.sum(|task| task.cpu).min(work);
+    let counted = cpu >= CPU_COUNTED * work;
+    let least = if counted { cpu } else { work };
     // Two rounds on all cores, and tasks of at least a second where there is so much work.
     let wanted = (2 * cores).max((work / 1000.0) as usize).clamp(1, tasks);
-    let one = median(attempt.tasks.iter().map(|task| task.around));
+    let part = |share: f64| quantile(attempt.tasks.iter().map(around), share);
+    let (few, one, many) = (part(0.25), part(0.5), part(0.75));
+    let now = length(
+        attempt.tasks.iter().map(|task| task.run + around(task)),
+        attempt.slots,
+    );
     let with = |count: usize, work: f64, around: f64| {
         let each = work / count as f64 + around;
-        attempt.saved_by(std::iter::repeat_n(each, count), attempt.slots)
+        (now - length(std::iter::repeat_n(each, count), attempt.slots)) / 1000.0
     };
-    let (few, many) = (
-        quantile(attempt.tasks.iter().map(|task| task.around), 0.25),
-        quantile(attempt.tasks.iter().map(|task| task.around), 0.75),
-    );
     let saving = attempt.saving(
         with((tasks / 2).max(wanted), work, many),
         with(wanted, (work + least) / 2.0, one),
@@ -466,13 +481,13 @@ pub(super) fn small_tasks(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let title = format!(
         "{tasks} tasks of {} spend {} of their time around their work",
         ms(usual),
-        share(around / all)
+        share(arounds / (work + arounds))
     );
     let mut finding = attempt.finding("small_tasks", saving, title);
     finding.computed = format!(
         "the same work, by the middle of its run time and its CPU time, on {} cores in {wanted} equal tasks with the median \
-         time around a run ({}); half as many tasks with all of the run time for the lower end, the CPU time alone for the \
-         upper one",
+         time around a run ({}), in which a core that waits for the driver counts; for the lower end half as many tasks, all \
+         of the run time and the upper quartile around it, for the upper one the CPU time and the lower quartile{NOISE}",
         attempt.slots,
         ms(one)
     );
@@ -481,7 +496,7 @@ pub(super) fn small_tasks(log: &Log, attempt: &Attempt) -> Option<Finding> {
     finding.numbers = vec![
         number(
             "around the run time: driver, deserialisation, result",
-            ms(around),
+            ms(arounds),
         ),
         number("run time", ms(work)),
     ];
