@@ -102,6 +102,8 @@ coded! {
         HELPER_BEGUN = 28 "helper_begun",
         /// A helper's heap, from the helper itself when it ends, or from another thread.
         HELPER_ENDED = 29 "helper_ended",
+        /// A request for shuffle blocks of another executor ended, or several that are one sum.
+        SHUFFLE_FETCHED = 30 "shuffle_fetched",
         /// What a task read, wrote, exchanged and spilled by Spark's own metrics, just before the task's end.
         TASK_METRICS = 48 "task_metrics",
         /// A process of an executor forked.

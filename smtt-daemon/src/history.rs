@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use smtt_config::HistorySettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
-use smtt_model::rows::{ApplicationKey, ExecutorState, Filter, FunctionRow, TaskRow};
+use smtt_model::rows::{ApplicationKey, ExecutorState, FetchRow, Filter, FunctionRow, TaskRow};
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, FUNCTIONS, TASKS, Workers};
+use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Workers};
 
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
@@ -36,7 +36,7 @@ const PART_ROWS: usize = 1_000;
 const PART_BYTES: usize = 4 << 20;
 /// Bytes of all tasks that wait for the store.
 const WAITING_BYTES: usize = 24 << 20;
-/// Bytes of a function that waits, without texts.
+/// Bytes of a function or of a fetch that waits, without texts.
 const FUNCTION_BYTES: usize = 104;
 /// Applications of one user that are written in a round; others wait for the next one.
 const WRITES: usize = 8;
@@ -102,6 +102,8 @@ struct Known {
     waiting: Batch,
     /// Functions of those that wait.
     functions: Batch,
+    /// Requests for shuffle blocks of those that wait.
+    fetches: Batch,
     /// Parts of tasks so far.
     parts: u32,
     rows: u64,
@@ -118,6 +120,7 @@ impl Known {
             tasks: BTreeMap::new(),
             waiting: Batch::new(&TASKS),
             functions: Batch::new(&FUNCTIONS),
+            fetches: Batch::new(&FETCHES),
             parts: 0,
             rows: 0,
             lost: 0,
@@ -129,20 +132,27 @@ impl Known {
 
     /// Bytes of what waits, nearly.
     fn waiting_bytes(&self) -> usize {
-        let functions = self.functions.text_bytes() + self.functions.len() * FUNCTION_BYTES;
-        self.waiting.text_bytes() + functions
+        let parts = [&self.functions, &self.fetches];
+        let parts = parts.map(|it| it.text_bytes() + it.len() * FUNCTION_BYTES);
+        self.waiting.text_bytes() + parts.iter().sum::<usize>()
     }
 
-    /// Adds an ended task with its functions.
+    /// Adds an ended task with its functions and fetches.
     fn push(&mut self, mut row: TaskRow, boot_unix_ns: u64) {
-        let spans = match &mut row.functions {
-            Some(functions) => std::mem::take(&mut functions.spans),
-            None => Vec::new(),
+        let (spans, fetches) = match &mut row.functions {
+            Some(functions) => (
+                std::mem::take(&mut functions.spans),
+                std::mem::take(&mut functions.fetches),
+            ),
+            None => (Vec::new(), Vec::new()),
         };
         let begin = row.functions.as_ref().map_or(0, |it| it.begin_ns);
         let begin_ns = boot_unix_ns.saturating_add(begin);
         for span in &spans {
             push_function(&mut self.functions, &row, span, begin_ns);
+        }
+        for fetch in &fetches {
+            push_fetch(&mut self.fetches, &row, fetch, begin_ns);
         }
         push(&mut self.waiting, &row);
     }
@@ -151,6 +161,7 @@ impl Known {
     fn clear(&mut self) {
         self.waiting = Batch::new(&TASKS);
         self.functions = Batch::new(&FUNCTIONS);
+        self.fetches = Batch::new(&FETCHES);
     }
 }
 
@@ -338,9 +349,11 @@ impl Writer {
         let share_of = |uid| owners.share_of(uid);
         let mut result = Ok(());
         if !known.waiting.is_empty() {
-            // A part of tasks has its functions beside it once it is there.
-            if !known.functions.is_empty() {
-                result = workers.add(id, uid, known.parts, &known.functions, &share_of);
+            // A part of tasks has its functions and fetches beside it once it is there.
+            for beside in [&known.functions, &known.fetches] {
+                if result.is_ok() && !beside.is_empty() {
+                    result = workers.add(id, uid, known.parts, beside, &share_of);
+                }
             }
             if result.is_ok() {
                 result = workers.add(id, uid, known.parts, &known.waiting, &share_of);
@@ -407,6 +420,24 @@ fn push_function(batch: &mut Batch, row: &TaskRow, span: &FunctionRow, begin_ns:
         number(Some(span.duration_ns)),
         number(Some(span.own_ns)),
         number(span.rdd_id.map(u64::from)),
+    ]);
+}
+
+/// Adds a request of a task that began at `begin_ns` since 1970 as a row of [`FETCHES`].
+fn push_fetch(batch: &mut Batch, row: &TaskRow, fetch: &FetchRow, begin_ns: u64) {
+    batch.push(&[
+        number(row.stage_id.map(u64::from)),
+        number(row.stage_attempt.map(u64::from)),
+        number(row.task_attempt_id),
+        optional(row.who.executor_id.as_deref()),
+        optional(fetch.address.as_deref()),
+        optional(fetch.executor_id.as_deref()),
+        number(Some(begin_ns.saturating_add(fetch.begin_ns) / 1000)),
+        number(Some(fetch.begin_ns)),
+        number(Some(fetch.duration_ns)),
+        number(Some(fetch.blocks)),
+        number(Some(fetch.bytes)),
+        Cell::Text(&fetch.outcome),
     ]);
 }
 

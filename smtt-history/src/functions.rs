@@ -6,12 +6,13 @@ use std::ops::Range;
 use serde_json::Value;
 use smtt_model::rows::{FunctionRow, FunctionsRow};
 use smtt_store::history::read::Reader;
-use smtt_store::history::workers::{FUNCTIONS, TASKS, WorkerFile};
+use smtt_store::history::workers::{FETCHES, FUNCTIONS, TASKS, WorkerFile};
 use smtt_store::read::ParquetError;
 
+use crate::fetches::fetches;
 use crate::workers::{Document, Files, Trouble, opened, ranges};
 
-/// Most spans of a task that are read. A daemon writes fewer.
+/// Most spans, and most requests, of a task that are read. A daemon writes no more.
 const SPANS: usize = 1000;
 /// Bytes of their texts.
 const SPAN_BYTES: usize = 1 << 20;
@@ -51,7 +52,7 @@ fn of_task(
 pub struct OfTask {
     /// The task's row, without its functions.
     pub document: Document,
-    /// Its functions, with the spans; absent where the daemon knows none.
+    /// Its functions, with the spans and the requests for shuffle blocks; absent where the daemon knows none.
     pub functions: Option<FunctionsRow>,
 }
 
@@ -152,6 +153,14 @@ impl Files {
             let rows = of_task(&reader, id, executor, &mut left)?;
             let all = spans(&reader, &rows, &mut left)?;
             functions.spans = all.into_iter().map(|span| span.row).collect();
+        }
+        let file = self.of_table(FETCHES.name).find(of_part);
+        if let Some(reader) = file.map(opened).transpose()?.flatten() {
+            let mut left = SPAN_BYTES;
+            let executor = document.json["executor_id"].as_str();
+            let rows = of_task(&reader, id, executor, &mut left)?;
+            let all = fetches(&reader, &rows, &mut left)?;
+            functions.fetches = all.into_iter().map(|fetch| fetch.row).collect();
         }
         Ok(Some(OfTask {
             document,

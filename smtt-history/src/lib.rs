@@ -16,6 +16,7 @@ pub mod diff;
 mod docs;
 pub mod event;
 pub mod export;
+pub mod fetches;
 pub mod functions;
 pub mod import;
 pub mod json;

@@ -8,6 +8,7 @@ mod death;
 #[cfg(any(test, feature = "encode"))]
 pub mod encode;
 mod error;
+mod fetch;
 mod fields;
 mod kernel;
 mod marker;
@@ -23,6 +24,7 @@ use smtt_common::event::used::{Helper, TaskUsed};
 use smtt_common::event::{Kind, RecordHeader};
 
 pub use error::DecodeError;
+pub use fetch::Fetched;
 pub use memory::{Figure, MemoryReported, PeaksReported};
 pub use metrics::{SPARK_METRICS, SPARK_TIMES, TaskMetrics};
 
@@ -131,6 +133,8 @@ pub enum Fact {
         /// Bytes that the helper allocated on the Java heap; `None` where the JVM does not say.
         allocated_bytes: Option<u64>,
     },
+    /// A task's request for shuffle blocks of another executor ended.
+    Fetched(Box<Fetched>),
     /// Where the memory of the executor's JVM is.
     MemoryReported(Box<MemoryReported>),
     /// Peaks of the executor, or while a stage ran.

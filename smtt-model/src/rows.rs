@@ -27,7 +27,9 @@ use crate::glob::matches;
 use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
-pub use functions::{ActivityRow, FunctionRow, FunctionsRow, HELPER, TASK, ThreadTimesRow};
+pub use functions::{
+    ActivityRow, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, TASK, ThreadTimesRow,
+};
 pub use groups::{GroupBy, RddGroupRow, rdd_groups};
 pub use history::HistoryRow;
 pub use jobs::{JobRow, WorkBy, WorkSums};

@@ -14,6 +14,7 @@ mod executor;
 mod fact_counts;
 mod facts;
 pub(crate) mod faults;
+pub mod fetches;
 pub mod figures;
 pub mod functions;
 mod heap;

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use smtt_common::counter::{ContextKey, FaultCounters};
 use smtt_common::settings::executor_key;
 use smtt_model::decode::{
-    BlockFact, ConsumerUsed, Event, Fact, PageAllocated, RddDescribed, Span, TaskStarted,
+    BlockFact, ConsumerUsed, Event, Fact, Fetched, PageAllocated, RddDescribed, Span, TaskStarted,
 };
 use smtt_model::readings::Readings;
 use smtt_model::state::{Limits, State};
@@ -191,6 +191,25 @@ fn spans(state: &mut State, n: u32) {
     }
 }
 
+/// 200 requests of each of 300 tasks, to executors with names of their own.
+fn requests(state: &mut State, n: u32) {
+    for request in 0..60_000_u64 {
+        let task = request / 200;
+        tell(state, n, started(task));
+        let fact = Fact::Fetched(Box::new(Fetched {
+            task_attempt_id: task,
+            duration_ns: request,
+            requests: 1,
+            blocks: request,
+            arrived_bytes: u64::MAX,
+            address: name(request % 5_000),
+            executor_id: name(request % 7),
+            ..Fetched::default()
+        }));
+        tell(state, n, fact);
+    }
+}
+
 /// Runs hostile streams against a new state and compares its heap with what it counts.
 fn measure(what: &str, limits: Limits, streams: &[fn(&mut State, u32)]) {
     let before = USED.get();
@@ -230,5 +249,7 @@ fn the_heap_is_what_the_state_counts() {
     measure("pages", Limits::default(), &[pages]);
     measure("contexts", Limits::default(), &[contexts]);
     measure("spans", Limits::default(), &[spans]);
-    measure("all", small, &[consumers, ranges, pages, contexts, spans]);
+    measure("requests", Limits::default(), &[requests]);
+    let all = [consumers, ranges, pages, contexts, spans, requests];
+    measure("all", small, &all);
 }

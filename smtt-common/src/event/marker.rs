@@ -34,6 +34,7 @@ pub const LATER_KINDS: &[Kind] = &[
     Kind::TASK_METRICS,
     Kind::HELPER_BEGUN,
     Kind::HELPER_ENDED,
+    Kind::SHUFFLE_FETCHED,
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
@@ -463,6 +464,26 @@ pub const MARKER_FACTS: &[Schema] = &[
         ranges: false,
         strings: &[],
         string_limits: &[],
+    },
+    Schema {
+        kind: Kind::SHUFFLE_FETCHED,
+        entry: "shuffleFetched",
+        // From any thread, when the last block has arrived or failed; from the task's end where that comes first. requests
+        // is 1, or the number of requests that this fact sums up: then it has neither times nor texts.
+        words: &[
+            "task_attempt_id",
+            "start_monotonic_ns",
+            "duration_ns",
+            "requests",
+            "blocks",
+            "arrived_blocks",
+            "failed_blocks",
+            "arrived_bytes",
+        ],
+        ranges: false,
+        // Host and port, and Spark's id, of the executor or service that was asked.
+        strings: &["address", "executor_id"],
+        string_limits: &[200, 100],
     },
 ];
 

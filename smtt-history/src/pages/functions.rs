@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use serde_json::{Value, json};
-use smtt_model::rows::{ActivityRow, FunctionRow, FunctionsRow, HELPER, SplitsRow, TASK};
+use smtt_model::rows::{ActivityRow, FetchRow, FunctionRow, FunctionsRow, HELPER, SplitsRow, TASK};
 use smtt_model::units;
 
 use super::Asked;
@@ -42,6 +42,9 @@ const GAP: usize = 6;
 /// Lanes and nested spans that the picture has at most.
 const LANES: usize = 32;
 const DEPTH: usize = 16;
+/// Height of a request in the picture, and rows of requests beside one another.
+const FETCH_ROW: usize = 7;
+const FETCH_ROWS: usize = 24;
 
 /// A series of the task's life: field, title and how a value is written.
 type Titled = (&'static str, &'static str, fn(i64) -> Cell);
@@ -111,6 +114,7 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
         @if let Some(functions) = &functions {
             h2 { "Functions" }
             (lanes(asked, functions))
+            (fetch_lanes(functions))
             (activities(functions))
             @if let Some(thread) = &functions.thread {
                 h2 { "What its thread did" }
@@ -144,7 +148,7 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
         @for (id, splits) in [("life", &by_time), ("life-by-input", &by_input)] {
             @if let Some(splits) = splits { (life(id, splits)) }
         }
-        @if let Some(functions) = &functions { (spans(asked, functions)?) }
+        @if let Some(functions) = &functions { (spans(asked, functions)?) (fetches(asked, functions)?) }
         p.soft { "Measured by the daemon of " bdi { (cut(&document.host)) } "." }
     })
 }
@@ -188,10 +192,18 @@ fn end_ns(span: &FunctionRow) -> u64 {
     span.begin_ns.saturating_add(span.duration_ns)
 }
 
+/// Length of the pictures.
+fn total_ns(functions: &FunctionsRow) -> u64 {
+    let spans = functions.spans.iter().map(end_ns);
+    let fetches = functions.fetches.iter();
+    let fetches = fetches.map(|it| it.begin_ns.saturating_add(it.duration_ns));
+    let ends = spans.chain(fetches).chain([functions.duration_ns, 1]);
+    ends.max().unwrap_or(1)
+}
+
 fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
     let all = by_thread(&functions.spans);
-    let total = functions.spans.iter().map(end_ns);
-    let total = total.chain([functions.duration_ns, 1]).max().unwrap_or(1);
+    let total = total_ns(functions);
     let chosen = asked.parameters.one("span");
     let chosen = chosen.and_then(|it| it.parse::<usize>().ok());
     let at = |ns: u64| share(ns, total);
@@ -231,6 +243,61 @@ fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
                     ("RDD", span.rdd_id.map_or(Cell::Absent, |id| Cell::Id(i64::from(id), None))),
                 ]))
             }
+        }
+    }
+}
+
+/// Who was asked.
+fn source(fetch: &FetchRow) -> String {
+    let address = fetch.address.as_deref().unwrap_or("unknown");
+    match &fetch.executor_id {
+        Some(executor) => format!("{address} (executor {executor})"),
+        None => address.to_owned(),
+    }
+}
+
+/// Requests in rows, so that none lies over another one; the last row has those that find no place.
+fn in_rows(fetches: &[FetchRow]) -> Vec<(usize, &FetchRow)> {
+    let mut ends: Vec<u64> = Vec::new();
+    let place = |fetch: &'_ FetchRow| {
+        let free = ends.iter().position(|end| *end <= fetch.begin_ns);
+        let row = free.unwrap_or_else(|| ends.len().min(FETCH_ROWS - 1));
+        let end = fetch.begin_ns.saturating_add(fetch.duration_ns.max(1));
+        match ends.get_mut(row) {
+            Some(last) => *last = end.max(*last),
+            None => ends.push(end),
+        }
+        row
+    };
+    let rows: Vec<usize> = fetches.iter().map(place).collect();
+    rows.into_iter().zip(fetches).collect()
+}
+
+/// The requests for shuffle blocks of other executors as a picture, on the scale of the functions' lanes.
+fn fetch_lanes(functions: &FunctionsRow) -> Markup {
+    let Some(sum) = functions.fetched else {
+        return html! {};
+    };
+    let all = in_rows(&functions.fetches);
+    let total = total_ns(functions);
+    let at = |ns: u64| share(ns, total);
+    let height = all.iter().map(|(row, _)| row + 1).max().unwrap_or(0) * FETCH_ROW + GAP;
+    html! {
+        p.soft.lane { "fetches: " (Cell::Count(number(sum.requests)).shown()) " requests to other executors, "
+            (Cell::Count(number(sum.arrived_blocks)).shown()) " blocks, " (Cell::Bytes(number(sum.bytes)).shown()) }
+        @if !all.is_empty() {
+            svg.lanes id="fetches-lane" viewBox=(format!("0 0 100 {height}")) height=(height) preserveAspectRatio="none"
+                role="img" aria-label="Requests for shuffle blocks of other executors" {
+                @for (row, fetch) in &all {
+                    @let class = if fetch.outcome == "complete" { "s4" } else { "p2" };
+                    rect class=(class) x=(at(fetch.begin_ns)) y=(row * FETCH_ROW) height=(FETCH_ROW - 1) width=(at(fetch.duration_ns).max(0.1)) {
+                        title { (cut(&source(fetch))) ", " (units::bytes(fetch.bytes)) ", " (units::duration(fetch.duration_ns)) ", " (cut(&fetch.outcome)) }
+                    }
+                }
+            }
+        }
+        @if sum.left_out > 0 {
+            p.soft { (Cell::Count(number(sum.left_out)).shown()) " further requests are in the sums only." }
         }
     }
 }
@@ -325,7 +392,10 @@ fn life(id: &str, splits: &SplitsRow) -> Markup {
 
 /// The spans as a table.
 fn spans(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal> {
-    let request = Request::new(asked.parameters)?;
+    let mut request = Request::new(asked.parameters)?;
+    // The other table of the page has pages, and columns of its own.
+    request.offset = 0;
+    request.sort = request.sort.filter(|(key, _)| !is_of_fetches(key));
     let rows: Vec<Value> = functions.spans.iter().map(|span| json!(span)).collect();
     let ns = |key: &'static str, name: &'static str, title: &'static str| -> Column<'_> {
         let of = move |row: &Value| Cell::number(&row[name], Cell::Nanoseconds);
@@ -360,6 +430,47 @@ fn spans(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal>
         |_| true,
     )?;
     Ok(html! { h2 { "Spans" } (table) })
+}
+
+/// Keys of the columns of requests, which no column of spans has.
+const FETCH_KEYS: [&str; 7] = [
+    "from", "executor", "sent", "took", "blocks", "bytes", "outcome",
+];
+
+fn is_of_fetches(key: &str) -> bool {
+    FETCH_KEYS.contains(&key)
+}
+
+/// The requests for shuffle blocks as a table; nothing where there are none.
+fn fetches(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal> {
+    if functions.fetches.is_empty() {
+        return Ok(html! {});
+    }
+    let mut request = Request::new(asked.parameters)?;
+    request.sort = request.sort.filter(|(key, _)| is_of_fetches(key));
+    let rows: Vec<Value> = functions.fetches.iter().map(|it| json!(it)).collect();
+    type Of = fn(i64) -> Cell;
+    let figure =
+        |key: &'static str, name: &'static str, title: &'static str, of: Of| -> Column<'_> {
+            let of = move |row: &Value| Cell::number(&row[name], of);
+            ((key, title), Box::new(of))
+        };
+    let text = |key: &'static str, name: &'static str, title: &'static str| -> Column<'_> {
+        let of = move |row: &Value| Cell::text(&row[name]);
+        ((key, title), Box::new(of))
+    };
+    let columns = [
+        text(FETCH_KEYS[0], "address", "From"),
+        text(FETCH_KEYS[1], "executor_id", "Executor"),
+        figure(FETCH_KEYS[2], "begin_ns", "Begin", Cell::Nanoseconds),
+        figure(FETCH_KEYS[3], "duration_ns", "Duration", Cell::Nanoseconds),
+        figure(FETCH_KEYS[4], "blocks", "Blocks", Cell::Count),
+        figure(FETCH_KEYS[5], "bytes", "Bytes", Cell::Bytes),
+        text(FETCH_KEYS[6], "outcome", "Outcome"),
+    ];
+    let title = "Requests for shuffle blocks of other executors";
+    let table = documents(&request, "fetches", title, &columns, &rows, |_| true)?;
+    Ok(html! { h2 { "Fetches" } (table) })
 }
 
 #[cfg(test)]

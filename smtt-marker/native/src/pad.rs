@@ -71,6 +71,7 @@ pads! {
     Java_io_smtt_marker_Native_taskMetrics "taskMetrics",
     Java_io_smtt_marker_Native_helperBegun "helperBegun",
     Java_io_smtt_marker_Native_helperEnded "helperEnded",
+    Java_io_smtt_marker_Native_shuffleFetched "shuffleFetched",
 }
 
 /// Whether two names are the same; usable at compile time.

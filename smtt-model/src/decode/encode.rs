@@ -260,6 +260,23 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[&span.name],
             ),
         ),
+        Fact::Fetched(fetched) => (
+            Kind::SHUFFLE_FETCHED,
+            payload(
+                &[
+                    fetched.task_attempt_id,
+                    fetched.start_monotonic_ns,
+                    fetched.duration_ns,
+                    fetched.requests,
+                    fetched.blocks,
+                    fetched.arrived_blocks,
+                    fetched.failed_blocks,
+                    fetched.arrived_bytes,
+                ],
+                &[],
+                &[&fetched.address, &fetched.executor_id],
+            ),
+        ),
         Fact::PythonWorker(worker) => (
             Kind::PYTHON_WORKER,
             payload(

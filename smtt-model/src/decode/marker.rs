@@ -8,6 +8,7 @@ use smtt_common::event::marker::{
 use smtt_common::event::used::{BEGUN_LATE, Helper};
 use smtt_common::event::{Kind, Schema};
 
+use super::fetch::fetched;
 use super::fields::Fields;
 use super::memory::{memory_reported, peaks_reported};
 use super::metrics::task_metrics;
@@ -63,6 +64,7 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
             collection_ms: fields.optional("collection_ms"),
         }),
         Kind::TASK_METRICS => task_metrics(fields)?,
+        Kind::SHUFFLE_FETCHED => fetched(fields)?,
         Kind::TASK_HEAP_SO_FAR => Fact::TaskHeapSoFar {
             task_attempt_id: fields.long_id("task_attempt_id")?,
             allocated_bytes: fields.word("allocated_bytes"),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use smtt_common::context::Activity;
 use smtt_common::event::used::{CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS};
 
+use crate::state::fetches::Request;
 use crate::state::functions::{Functions, Kept};
 use crate::state::{State, Task, Tasks, Until};
 
@@ -35,6 +36,12 @@ pub struct FunctionsRow {
     /// The longest spans, by thread and begin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<FunctionRow>,
+    /// The task's requests for shuffle blocks of other executors, by begin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fetches: Vec<FetchRow>,
+    /// All its requests, also those that are not listed. Absent where none was reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetched: Option<FetchedRow>,
     /// Spans that are not listed: a task keeps the longest 64.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spans_left_out: u64,
@@ -45,6 +52,48 @@ pub struct FunctionsRow {
 
 const fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// A request for shuffle blocks that went to another executor, or to a shuffle service. Blocks of the same executor or
+/// host that Spark reads from its disk are in no request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchRow {
+    /// Host and port that were asked; absent where the name had no place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Spark's id of the executor that wrote the blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor_id: Option<String>,
+    /// Time from the task's begin to the sending of the request, in nanoseconds.
+    pub begin_ns: u64,
+    /// Time until the last block arrived or failed, in nanoseconds; until the task's end where that came first.
+    pub duration_ns: u64,
+    /// Blocks that were asked for.
+    pub blocks: u64,
+    /// Bytes of the blocks that arrived.
+    pub bytes: u64,
+    /// `complete`; `failed` where a block failed, or Spark asks for it again because memory was short; `unfinished` where
+    /// the task ended before.
+    pub outcome: String,
+}
+
+/// The requests of a task together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchedRow {
+    /// Requests.
+    pub requests: u64,
+    /// Blocks that were asked for.
+    pub blocks: u64,
+    /// Blocks that arrived: `remoteBlocksFetched` of Spark, where the task took them all.
+    pub arrived_blocks: u64,
+    /// Blocks that failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed_blocks: u64,
+    /// Bytes of the blocks that arrived: `remoteBytesRead` of Spark, where the task took them all.
+    pub bytes: u64,
+    /// Requests that are not listed: a task lists 1,000.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
 }
 
 /// Time of one activity.
@@ -98,6 +147,17 @@ pub struct FunctionRow {
 
 fn activity(code: u8) -> String {
     Activity(code).name().unwrap_or("other").to_owned()
+}
+
+/// How a request ended.
+const fn outcome(request: &Request) -> &'static str {
+    if request.failed > 0 {
+        "failed"
+    } else if request.arrived >= request.blocks {
+        "complete"
+    } else {
+        "unfinished"
+    }
 }
 
 /// Adds up the activities of some threads, each at most what those before it left of `most`. Returns the rows, the
@@ -183,6 +243,30 @@ impl State {
             rdd_id: span.rdd_id,
         };
         let mut spans: Vec<FunctionRow> = functions.spans().iter().map(row).collect();
+        let request = |it: &Request| {
+            let source = tasks.source(it);
+            FetchRow {
+                address: source.map(|(address, _)| address.to_owned()),
+                executor_id: source.map(|(_, executor)| executor.to_owned()),
+                begin_ns: it.begin_ns.saturating_sub(begin_ns),
+                duration_ns: it.duration_ns,
+                blocks: it.blocks.into(),
+                bytes: it.bytes,
+                outcome: outcome(it).to_owned(),
+            }
+        };
+        let requests = &functions.fetches;
+        let mut fetches: Vec<FetchRow> = requests.kept().iter().map(request).collect();
+        fetches.sort_by_key(|it| (it.begin_ns, it.duration_ns));
+        let sum = &requests.sum;
+        let fetched = (sum.requests > 0).then(|| FetchedRow {
+            requests: sum.requests,
+            blocks: sum.blocks,
+            arrived_blocks: sum.arrived,
+            failed_blocks: sum.failed,
+            bytes: sum.bytes,
+            left_out: requests.left_out(),
+        });
         spans.sort_by_key(|it| {
             let longest_first = u64::MAX - it.duration_ns;
             (it.thread != TASK, it.tid, it.begin_ns, longest_first)
@@ -195,6 +279,8 @@ impl State {
             thread,
             helpers,
             spans,
+            fetches,
+            fetched,
             spans_left_out: functions.left_out,
             spans_left_out_ns: functions.left_out_ns,
         })

@@ -77,6 +77,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::PageFreed(_) => "pageFreed",
         Fact::ConsumerUsed(_) => "consumerUsed",
         Fact::Span(_) => "span",
+        Fact::Fetched(_) => "shuffleFetched",
         Fact::PythonWorker(_) => "pythonWorker",
         Fact::ResyncReported { .. } => "resyncTold",
         Fact::ResyncDone { .. } => "resyncDone",

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 
 use super::Outcome;
 use super::bytes::{Caps, HeapBytes as _, Search, vec_bytes};
+use super::fetches::Fetches;
 use super::task::{Task, Tasks};
 use crate::decode::Span;
 
@@ -71,6 +72,8 @@ pub struct Functions {
     spans: Vec<Kept>,
     sums: Vec<Sum>,
     outer: Vec<Outer>,
+    /// Its requests for shuffle blocks.
+    pub fetches: Fetches,
     /// Spans that are not kept.
     pub left_out: u64,
     /// Own times of those, in nanoseconds.
@@ -186,7 +189,11 @@ impl Functions {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + vec_bytes(&self.spans) + vec_bytes(&self.sums) + vec_bytes(&self.outer)
+        size_of::<Self>()
+            + vec_bytes(&self.spans)
+            + vec_bytes(&self.sums)
+            + vec_bytes(&self.outer)
+            + self.fetches.bytes()
     }
 }
 
@@ -229,7 +236,7 @@ impl Spans {
 }
 
 impl Task {
-    /// The task's functions; `None` where no span was reported.
+    /// The task's functions; `None` where neither a span nor a request was reported.
     #[must_use]
     pub fn functions(&self) -> Option<&Functions> {
         self.functions.as_deref()

@@ -10,6 +10,7 @@ use super::bytes::{
     Caps, HeapBytes, RowMut, Search, Table, tree_bytes, tree_entry_bytes, vec_bytes,
 };
 use super::faults;
+use super::fetches::AllFetches;
 use super::functions::{Functions, Spans};
 use super::helpers::{HelperSum, HelperUsed};
 use super::memory_peaks::{Peaks, StageHeld};
@@ -312,6 +313,8 @@ pub struct Tasks {
     pub(super) stages_search: Search,
     /// The functions of the tasks.
     pub(super) functions: Spans,
+    /// Their requests for shuffle blocks.
+    pub(super) fetches: AllFetches,
 }
 
 impl HeapBytes for StageKey {
@@ -323,7 +326,7 @@ impl HeapBytes for StageKey {
 impl Tasks {
     /// Bytes of all rows.
     pub(super) fn bytes(&self) -> usize {
-        self.tasks.bytes() + self.stages.bytes() + self.functions.bytes()
+        self.tasks.bytes() + self.stages.bytes() + self.functions.bytes() + self.fetches.bytes()
     }
 
     /// Folds up to `most` ended tasks.

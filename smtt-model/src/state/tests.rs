@@ -2,6 +2,7 @@
 
 mod bytes;
 mod execution;
+mod fetches;
 mod functions;
 mod heap;
 mod history;

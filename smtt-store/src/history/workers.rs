@@ -150,6 +150,66 @@ pub const FUNCTIONS: Table = Table {
     order: &[0, 1, 2, 9],
 };
 
+/// One row for each request of a task attempt that has ended for shuffle blocks of another executor.
+pub const FETCHES: Table = Table {
+    name: "worker_fetches",
+    columns: &[
+        column("stage_id", Kind::Int, true, "stage of the task"),
+        column("stage_attempt", Kind::Int, true, "attempt of the stage"),
+        column(
+            "task_id",
+            Kind::Long,
+            false,
+            "id of the task attempt, as in `tasks`",
+        ),
+        column("executor_id", Kind::Text, true, "executor that ran it"),
+        column(
+            "from_address",
+            Kind::Text,
+            true,
+            "host and port that were asked",
+        ),
+        column(
+            "from_executor_id",
+            Kind::Text,
+            true,
+            "executor that wrote the blocks",
+        ),
+        column(
+            "begin_unix_us",
+            Kind::Long,
+            true,
+            "begin by the worker's clock, in microseconds since 1970",
+        ),
+        column(
+            "begin_ns",
+            Kind::Long,
+            false,
+            "time from the task's begin on the worker to the sending of the request",
+        ),
+        column(
+            "duration_ns",
+            Kind::Long,
+            false,
+            "time until its last block arrived or failed",
+        ),
+        column("blocks", Kind::Long, false, "blocks that were asked for"),
+        column(
+            "bytes",
+            Kind::Long,
+            false,
+            "bytes of the blocks that arrived",
+        ),
+        column(
+            "outcome",
+            Kind::Text,
+            false,
+            "`complete`, `failed` or `unfinished`",
+        ),
+    ],
+    order: &[0, 1, 2, 7],
+};
+
 /// Everything else that a worker knows: a JSON document for each executor, stage, RDD and so on.
 pub const REST: Table = Table {
     name: "worker",
@@ -167,7 +227,7 @@ pub const REST: Table = Table {
 };
 
 /// Tables of a worker.
-pub const TABLES: [&Table; 3] = [&TASKS, &FUNCTIONS, &REST];
+pub const TABLES: [&Table; 4] = [&TASKS, &FUNCTIONS, &FETCHES, &REST];
 
 /// A file of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,6 +11,7 @@ mod deaths;
 mod execution;
 mod experiment;
 mod fail_open;
+mod fetches;
 mod functions;
 mod helpers;
 mod jobs;

@@ -342,6 +342,24 @@ fn fact() -> impl Strategy<Value = Fact> {
                     })
                 }
             ),
+        (any::<[u64; 7]>(), 0..=i64::MAX as u64, text(), text()).prop_map(
+            |(words, task_attempt_id, address, executor_id)| {
+                let [start_monotonic_ns, duration_ns, requests, blocks, rest @ ..] = words;
+                let [arrived_blocks, failed_blocks, arrived_bytes] = rest;
+                Fact::Fetched(Box::new(Fetched {
+                    task_attempt_id,
+                    start_monotonic_ns,
+                    duration_ns,
+                    requests,
+                    blocks,
+                    arrived_blocks,
+                    failed_blocks,
+                    arrived_bytes,
+                    address,
+                    executor_id,
+                }))
+            }
+        ),
         (
             any::<u32>(),
             maybe_long(),

@@ -498,6 +498,17 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
                 ..crate::decode::Span::default()
             })
         }),
+        (small.clone(), any::<u64>(), 0..3_u64).prop_map(|(task, words, requests)| {
+            Fact::Fetched(Box::new(crate::decode::Fetched {
+                task_attempt_id: u64::from(task),
+                duration_ns: words,
+                requests,
+                blocks: words,
+                arrived_bytes: words,
+                address: (words % 5).to_string(),
+                ..crate::decode::Fetched::default()
+            }))
+        }),
         (0..2_u64).prop_map(|request| Fact::ResyncDone { request }),
         (0..2_u64, 0..3_u64).prop_map(|(request, facts)| Fact::ResyncReported { request, facts }),
         (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesReported {

@@ -400,4 +400,16 @@ final class Contract {
     static final int HELPER_ENDED_TASK_ATTEMPT_ID = 0x1d00;
     static final int HELPER_ENDED_HELPER = 0x1d01;
     static final int HELPER_ENDED_ALLOCATED_BYTES = 0x1d02;
+
+    // Words and strings of shuffleFetched.
+    static final int SHUFFLE_FETCHED_TASK_ATTEMPT_ID = 0x1e00;
+    static final int SHUFFLE_FETCHED_START_MONOTONIC_NS = 0x1e01;
+    static final int SHUFFLE_FETCHED_DURATION_NS = 0x1e02;
+    static final int SHUFFLE_FETCHED_REQUESTS = 0x1e03;
+    static final int SHUFFLE_FETCHED_BLOCKS = 0x1e04;
+    static final int SHUFFLE_FETCHED_ARRIVED_BLOCKS = 0x1e05;
+    static final int SHUFFLE_FETCHED_FAILED_BLOCKS = 0x1e06;
+    static final int SHUFFLE_FETCHED_ARRIVED_BYTES = 0x1e07;
+    static final int SHUFFLE_FETCHED_ADDRESS = 0x1e80;
+    static final int SHUFFLE_FETCHED_EXECUTOR_ID = 0x1e81;
 }

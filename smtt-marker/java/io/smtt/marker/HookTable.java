@@ -188,6 +188,10 @@ final class HookTable {
         for (String queue : new String[] {"java/util/concurrent/LinkedBlockingQueue", "java/util/concurrent/LinkedBlockingDeque"}) {
             on(CALL, "storage/ShuffleBlockFetcherIterator", "*", "*").to("Calls", "take").call(queue, "take", "()Ljava/lang/Object;");
         }
+        // Every request to another executor or a shuffle service, and no local read.
+        on(CALL, "storage/ShuffleBlockFetcherIterator", "*", "*").to("Fetches", "request").call(S + "network/shuffle/BlockStoreClient", "fetchBlocks",
+                "(Ljava/lang/String;ILjava/lang/String;[Ljava/lang/String;Lorg/apache/spark/network/shuffle/BlockFetchingListener;"
+                        + "Lorg/apache/spark/network/shuffle/DownloadFileManager;)V");
     }
 
     private static void sort(String className, String method, String descriptor) {

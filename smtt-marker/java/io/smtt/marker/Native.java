@@ -82,6 +82,8 @@ public final class Native {
 
     static native void helperEnded(long address, int length);
 
+    static native void shuffleFetched(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 

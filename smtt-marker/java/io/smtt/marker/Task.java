@@ -38,6 +38,9 @@ final class Task {
     volatile String reason = "";
     volatile long outcome = -1;
 
+    /** Requests for shuffle blocks of other executors. */
+    final Fetches fetches;
+
     private final Set<Long> readsTold = new HashSet<>();
     private final List<Long> pythonWorkers = new ArrayList<>(1);
     private boolean ended;
@@ -51,6 +54,7 @@ final class Task {
         this.attemptNumber = attemptNumber;
         this.jobId = jobId;
         this.thread = thread;
+        fetches = new Fetches(attemptId);
     }
 
     Task(TaskContext context, int jobId) {
@@ -104,6 +108,7 @@ final class Task {
         } else if (partly) {
             Consumers.tellUnknown(teller, attemptId);
         }
+        fetches.end(teller);
         tellMetrics(teller, whole);
         if (teller.thread == thread) {
             teller.accounts.end(teller, attemptId);

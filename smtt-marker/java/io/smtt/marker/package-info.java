@@ -30,6 +30,8 @@
  *   Peaks              the moments at which Spark computes peakExecutionMemory
  *   Scopes             functions of the framework, with spans for long ones
  *   Calls              calls inside a method of Spark that are scopes of their own
+ *   Fetches            requests for shuffle blocks of other executors, by task
+ *   Fetch              one request, as the listener of its blocks
  *   Failures           what the JVM runs out of, and errors that no code catches
  *   Python             Python workers and the exchange with them
  *   Helpers            threads that work for one task beside its own thread
