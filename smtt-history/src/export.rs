@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use smtt_store::history::batch::Cell;
 use smtt_store::history::columns::{Kind, META, SQL_SAME_AS, TASK_SQL, TASKS, Table};
 
+use crate::fetches::{Fetch, Fetches, OfWorkers};
 use crate::functions::{Span, Spans};
 use crate::json::milliseconds;
 use crate::open::App;
@@ -181,7 +182,21 @@ const FUNCTION_COLUMNS: [(&str, Kind); 10] = [
     ("own_ns", Kind::Long),
     ("rdd_id", Kind::Long),
 ];
-/// Every document of `meta`, and the functions of each task.
+/// Requests of tasks for shuffle blocks, from workers.
+const FETCHES: &str = "fetches";
+/// Columns of [`FETCHES`].
+const FETCH_COLUMNS: [(&str, Kind); 9] = [
+    ("task_id", Kind::Long),
+    ("from_address", Kind::Text),
+    ("from_executor_id", Kind::Text),
+    ("begin_unix_us", Kind::Long),
+    ("begin_ns", Kind::Long),
+    ("duration_ns", Kind::Long),
+    ("blocks", Kind::Long),
+    ("bytes", Kind::Long),
+    ("outcome", Kind::Text),
+];
+/// Every document of `meta`, and the functions and requests of each task.
 const DETAILS: &str = "details";
 
 /// `completionTime` as `completion_time`; `totalGCTime` as `total_gc_time`.
@@ -233,15 +248,17 @@ pub fn tables() -> Vec<(&'static str, Vec<Column>)> {
     all.push((TASK_SQL.name, metrics.collect()));
     let functions = FUNCTION_COLUMNS.map(|(name, kind)| column(name, kind));
     all.push((FUNCTIONS, functions.to_vec()));
+    let fetches = FETCH_COLUMNS.map(|(name, kind)| column(name, kind));
+    all.push((FETCHES, fetches.to_vec()));
     all.push((DETAILS, columns(&META)));
     all
 }
 
-/// Writes all tables, with what workers know of the tasks' functions.
+/// Writes all tables, with what workers know of the tasks.
 ///
 /// # Errors
 /// When a table of the application cannot be read, or the sink cannot be written.
-pub fn write(app: &App, spans: &Spans, sink: &mut dyn Sink) -> Result<Counts> {
+pub fn write(app: &App, workers: &OfWorkers, sink: &mut dyn Sink) -> Result<Counts> {
     let mut counts = Counts::default();
     for (name, columns) in tables() {
         let mut rows = 0;
@@ -252,8 +269,9 @@ pub fn write(app: &App, spans: &Spans, sink: &mut dyn Sink) -> Result<Counts> {
             };
             match name {
                 JOB_STAGES => job_stages(app, &mut push),
-                FUNCTIONS => functions(spans, &mut push),
-                DETAILS => details(app, spans, &mut push),
+                FUNCTIONS => functions(&workers.spans, &mut push),
+                FETCHES => fetches(&workers.fetches, &mut push),
+                DETAILS => details(app, workers, &mut push),
                 _ => match DOCUMENTS.iter().find(|it| it.name == name) {
                     Some(documents) => self::documents(app, documents, &mut push),
                     None if name == TASKS.name => table(app, &TASKS, &mut push),
@@ -329,16 +347,44 @@ fn functions(spans: &Spans, push: &mut Push<'_>) -> Result<()> {
     Ok(())
 }
 
-fn details(app: &App, spans: &Spans, push: &mut Push<'_>) -> Result<()> {
+fn fetches(fetches: &Fetches, push: &mut Push<'_>) -> Result<()> {
+    let number = |value: u64| Cell::Number(i64::try_from(value).unwrap_or(i64::MAX));
+    for Fetch {
+        task,
+        begin_unix_us,
+        row,
+    } in fetches.values().flatten()
+    {
+        push(&[
+            Cell::Number(*task),
+            row.address.as_deref().map_or(Cell::None, Cell::Text),
+            row.executor_id.as_deref().map_or(Cell::None, Cell::Text),
+            Cell::optional(*begin_unix_us),
+            number(row.begin_ns),
+            number(row.duration_ns),
+            number(row.blocks),
+            number(row.bytes),
+            Cell::Text(&row.outcome),
+        ])?;
+    }
+    Ok(())
+}
+
+fn details(app: &App, workers: &OfWorkers, push: &mut Push<'_>) -> Result<()> {
     for kind in out::Kind::ALL {
         for (id, text) in app.all(kind) {
             push(&[Cell::Text(kind.name()), Cell::Text(id), Cell::Text(text)])?;
         }
     }
-    for (task, of_task) in spans {
+    for (task, of_task) in &workers.spans {
         let rows: Vec<_> = of_task.iter().map(|span| &span.row).collect();
         let (task, json) = (task.to_string(), serde_json::to_string(&rows)?);
         push(&[Cell::Text(FUNCTIONS), Cell::Text(&task), Cell::Text(&json)])?;
+    }
+    for (task, of_task) in &workers.fetches {
+        let rows: Vec<_> = of_task.iter().map(|fetch| &fetch.row).collect();
+        let (task, json) = (task.to_string(), serde_json::to_string(&rows)?);
+        push(&[Cell::Text(FETCHES), Cell::Text(&task), Cell::Text(&json)])?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use smtt_store::history::read::Reader;
 use smtt_store::history::workers::FETCHES;
 use smtt_store::read::ParquetError;
 
+use crate::functions::Spans;
 use crate::workers::{Files, Trouble, opened};
 
 /// Most requests of an application that are read for a trace or an export.
@@ -28,6 +29,15 @@ pub struct Fetch {
 
 /// Requests by task attempt.
 pub type Fetches = BTreeMap<i64, Vec<Fetch>>;
+
+/// What workers know of the tasks of an application.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OfWorkers {
+    /// Functions.
+    pub spans: Spans,
+    /// Requests for shuffle blocks.
+    pub fetches: Fetches,
+}
 
 /// Requests in some rows of a file. `left` are the bytes that texts may have.
 pub(crate) fn fetches(
@@ -71,6 +81,17 @@ pub(crate) fn fetches(
 }
 
 impl Files {
+    /// Functions and requests of all tasks.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or its texts have too many bytes.
+    pub fn of_tasks(&self) -> Result<OfWorkers, Trouble> {
+        Ok(OfWorkers {
+            spans: self.all_spans()?,
+            fetches: self.all_fetches()?,
+        })
+    }
+
     /// Requests of all tasks, by task; of a task that several daemons name, those of the newest one.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use smtt_history::advise;
 use smtt_history::args::{Arguments, Command, Targets};
 use smtt_history::diff;
 use smtt_history::export::{Counts, csv, sqlite};
-use smtt_history::functions::Spans;
+use smtt_history::fetches::OfWorkers;
 use smtt_history::import::Admission;
 use smtt_history::log::Bounds;
 use smtt_history::objects::Location;
@@ -157,17 +157,19 @@ fn run(command: Command) -> Result<bool> {
             let store = Store::open(&store, copies.object_cache_bytes)?;
             let folder = store.with(&app, attempt.as_deref())?;
             let opened = trace::open(folder, &app, attempt.as_deref())?;
-            // Without a workers' half there are no functions.
-            let spans =
-                WorkerFiles::of(folder, &app, None, None).and_then(|files| files.all_spans());
-            let (spans, is_whole) = match spans {
-                Ok(spans) => (spans, true),
+            // Without a workers' half there are none.
+            let of_tasks =
+                WorkerFiles::of(folder, &app, None, None).and_then(|files| files.of_tasks());
+            let (of_tasks, is_whole) = match of_tasks {
+                Ok(of_tasks) => (of_tasks, true),
                 Err(trouble) => {
-                    eprintln!("smtt-history: the functions of tasks are left out: {trouble}");
-                    (Spans::new(), false)
+                    eprintln!(
+                        "smtt-history: the functions and requests of tasks are left out: {trouble}"
+                    );
+                    (OfWorkers::default(), false)
                 }
             };
-            export(&opened, &spans, &to)?;
+            export(&opened, &of_tasks, &to)?;
             Ok(is_whole)
         }
         Command::Advise {
@@ -236,7 +238,7 @@ fn run(command: Command) -> Result<bool> {
     }
 }
 
-fn export(app: &App, spans: &Spans, to: &Targets) -> Result<()> {
+fn export(app: &App, workers: &OfWorkers, to: &Targets) -> Result<()> {
     let to_output = to.perfetto.as_ref().is_some_and(|it| it.as_os_str() == "-");
     // The trace has the standard output for itself.
     let say = |line: &str| {
@@ -258,19 +260,19 @@ fn export(app: &App, spans: &Spans, to: &Targets) -> Result<()> {
         ));
     };
     if let Some(folder) = &to.csv {
-        tables(csv::export(app, spans, folder)?, folder);
+        tables(csv::export(app, workers, folder)?, folder);
     }
     if let Some(file) = &to.sqlite {
-        tables(sqlite::export(app, spans, file)?, file);
+        tables(sqlite::export(app, workers, file)?, file);
     }
     match &to.perfetto {
         Some(_) if to_output => {
-            trace::write(app, spans, BufWriter::new(std::io::stdout().lock()))?;
+            trace::write(app, workers, BufWriter::new(std::io::stdout().lock()))?;
         }
         Some(path) => {
             let file =
                 File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            let tasks = trace::write(app, spans, BufWriter::new(file))?;
+            let tasks = trace::write(app, workers, BufWriter::new(file))?;
             say(&format!("{tasks} tasks in {}", path.display()));
         }
         None => {}

@@ -4,6 +4,7 @@
 //! <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>. Times are microseconds since the first
 //! task or job. Spark measures lengths of parts, not their beginnings: within a task they stand one after the other.
 
+mod fetches;
 mod functions;
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use smtt_store::history::place;
 
-use crate::functions::Spans;
+use crate::fetches::OfWorkers;
 use crate::live::{self, is_live};
 use crate::open::App;
 use crate::timeline::model::{Columns, Executor, LOCALITIES, Model, OUTCOMES, Task};
@@ -91,11 +92,11 @@ pub fn open(store: &Path, id: &str, attempt: Option<&str>) -> Result<App> {
     })
 }
 
-/// Writes the trace, with what workers know of the tasks' functions; returns the number of its tasks.
+/// Writes the trace, with what workers know of the tasks; returns the number of its tasks.
 ///
 /// # Errors
 /// When a table cannot be read, or the trace cannot be written.
-pub fn write(app: &App, spans: &Spans, out: impl Write) -> Result<usize> {
+pub fn write(app: &App, workers: &OfWorkers, out: impl Write) -> Result<usize> {
     let model = Model::read(app)?;
     let mut trace = Trace {
         out,
@@ -121,7 +122,7 @@ pub fn write(app: &App, spans: &Spans, out: impl Write) -> Result<usize> {
         }
         running(&mut trace, pid, &model, executor)?;
     }
-    tasks(&mut trace, app, &model, spans)?;
+    tasks(&mut trace, app, &model, workers)?;
     trace.out.write_all(b"\n]}\n")?;
     trace.out.flush()?;
     Ok(model.tasks.len())
@@ -199,8 +200,14 @@ fn running<W: Write>(
 }
 
 /// Tasks with their parts, in the order of the table.
-fn tasks<W: Write>(trace: &mut Trace<W>, app: &App, model: &Model, spans: &Spans) -> Result<()> {
+fn tasks<W: Write>(
+    trace: &mut Trace<W>,
+    app: &App,
+    model: &Model,
+    workers: &OfWorkers,
+) -> Result<()> {
     let mut tracks = functions::Tracks::default();
+    let mut fetches = fetches::Tracks::default();
     let table = app.tasks()?;
     let mut order: Vec<&Task> = model.tasks.iter().collect();
     order.sort_unstable_by_key(|task| task.row);
@@ -215,13 +222,17 @@ fn tasks<W: Write>(trace: &mut Trace<W>, app: &App, model: &Model, spans: &Spans
             let launch = model.start.saturating_add(task.launch);
             let exact = divide(&times.microseconds(at, launch, u64::from(task.duration)));
             let track = one(trace, model, task, &exact)?;
-            if let Some(spans) = spans.get(&task.id) {
+            if let Some(spans) = workers.spans.get(&task.id) {
                 tracks.task(trace, model, task, track, spans)?;
+            }
+            if let Some(of_task) = workers.fetches.get(&task.id) {
+                fetches.task(trace, model, task, track, of_task)?;
             }
         }
         left = &left[here..];
     }
-    Ok(tracks.names(trace)?)
+    tracks.names(trace)?;
+    Ok(fetches.names(trace)?)
 }
 
 /// Writes a task with its parts; returns its executor's process and its core.
@@ -373,8 +384,27 @@ mod tests {
             span(1, 9, 0, 10_000_000),
         ];
         let of_0 = [span(0, 7, u64::MAX, u64::MAX), span(0, 7, 5, 1 << 62)];
-        let spans = Spans::from([(0, of_0.to_vec()), (1, of_1.to_vec()), (99, of_0.to_vec())]);
-        assert_eq!(write(&app, &spans, &mut text).expect("writes"), 4);
+        let fetch = |begin: u64, length: u64| crate::fetches::Fetch {
+            task: 1,
+            begin_unix_us: Some(1_000_000 + (begin / 1000) as i64),
+            row: smtt_model::rows::FetchRow {
+                address: Some("node-2:7337".to_owned()),
+                begin_ns: begin,
+                duration_ns: length,
+                bytes: 7,
+                ..smtt_model::rows::FetchRow::default()
+            },
+        };
+        let fetches = [
+            fetch(100_000_000, 100_000_000),
+            fetch(150_000_000, u64::MAX),
+            fetch(200_000_000, 1_000),
+        ];
+        let workers = OfWorkers {
+            spans: [(0, of_0.to_vec()), (1, of_1.to_vec()), (99, of_0.to_vec())].into(),
+            fetches: [(1, fetches.to_vec())].into(),
+        };
+        assert_eq!(write(&app, &workers, &mut text).expect("writes"), 4);
         let (slices, counters) = read(std::str::from_utf8(&text).expect("is UTF-8"));
         assert_eq!(
             counters[&2],
@@ -426,6 +456,9 @@ mod tests {
         let expected = [(200_000, 300_000), (250_000, 50_000), (450_000, 50_000)];
         assert_eq!(functions(2_000_009), expected);
         assert_eq!(functions(2_000_010), [(100_000, 10_000)]);
+        // Requests at the same time have tracks of their own.
+        assert_eq!(functions(6_000_017), [(200_000, 100_000), (300_000, 1)]);
+        assert_eq!(functions(6_000_018), [(250_000, 350_000)]);
         let within = |(begin, length)| begin >= 100_000 && begin + length <= 600_000;
         assert!(functions(2_000_001).into_iter().all(within));
         assert!(open(&store, "../app-1", None).is_err());

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_history::export::{csv, sqlite};
-use smtt_history::functions::Spans;
+use smtt_history::fetches::OfWorkers;
 use smtt_history::perfetto::open;
 use xtask::paths::{DEMO_SPARK, Paths};
 
@@ -25,8 +25,8 @@ pub fn check(
 ) -> Result<Value> {
     let app = open(store, id, None)?;
     let (tables, database) = (folder.join("csv"), folder.join("export.sqlite"));
-    csv::export(&app, &Spans::new(), &tables)?;
-    sqlite::export(&app, &Spans::new(), &database)?;
+    csv::export(&app, &OfWorkers::default(), &tables)?;
+    sqlite::export(&app, &OfWorkers::default(), &database)?;
     let mut python = Command::new(paths.spark_env(DEMO_SPARK).join("bin/python"));
     python.arg(paths.root.join("tests/fixture/python/export.py"));
     let output = python

@@ -14,7 +14,7 @@ use smtt_store::history::batch::Cell;
 use smtt_store::history::columns::Kind;
 
 use super::{Column, Counts, Fill, Sink, beside, is_taken, permissions, write};
-use crate::functions::Spans;
+use crate::fetches::OfWorkers;
 use crate::open::App;
 
 /// Beginnings of texts that get an apostrophe.
@@ -64,7 +64,7 @@ fn field(out: &mut impl Write, cell: Cell<'_>, kind: Kind) -> io::Result<()> {
 ///
 /// # Errors
 /// When the folder has files, or a table cannot be read or written.
-pub fn export(app: &App, spans: &Spans, target: &Path) -> Result<Counts> {
+pub fn export(app: &App, workers: &OfWorkers, target: &Path) -> Result<Counts> {
     let cannot = || format!("cannot write the folder {}", target.display());
     if is_taken(target).with_context(cannot)? {
         bail!("{} has files already: name a new folder", target.display());
@@ -74,7 +74,7 @@ pub fn export(app: &App, spans: &Spans, target: &Path) -> Result<Counts> {
         .permissions(permissions(0o777))
         .tempdir_in(parent)
         .with_context(cannot)?;
-    let counts = write(app, spans, &mut Folder(folder.path())).with_context(cannot)?;
+    let counts = write(app, workers, &mut Folder(folder.path())).with_context(cannot)?;
     fs::rename(folder.path(), target).with_context(cannot)?;
     // It has another name now.
     let _ = folder.keep();

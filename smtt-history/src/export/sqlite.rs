@@ -9,7 +9,7 @@ use smtt_store::history::batch::Cell;
 use smtt_store::history::columns::Kind;
 
 use super::{Column, Counts, Fill, Sink, beside, is_taken, permissions, write};
-use crate::functions::Spans;
+use crate::fetches::OfWorkers;
 use crate::open::App;
 
 /// Nothing reads the file before it has its name, so it needs no journal.
@@ -63,7 +63,7 @@ impl Sink for Database {
 ///
 /// # Errors
 /// When the file exists, or a table cannot be read or written.
-pub fn export(app: &App, spans: &Spans, target: &Path) -> Result<Counts> {
+pub fn export(app: &App, workers: &OfWorkers, target: &Path) -> Result<Counts> {
     let cannot = || format!("cannot write {}", target.display());
     if is_taken(target).with_context(cannot)? || target.is_dir() {
         bail!("{} exists already: name a new file", target.display());
@@ -75,7 +75,7 @@ pub fn export(app: &App, spans: &Spans, target: &Path) -> Result<Counts> {
         .with_context(cannot)?;
     let mut database = Database(Connection::open(file.path()).with_context(cannot)?);
     database.0.execute_batch(BEGIN).with_context(cannot)?;
-    let counts = write(app, spans, &mut database).with_context(cannot)?;
+    let counts = write(app, workers, &mut database).with_context(cannot)?;
     database.0.execute_batch(END).with_context(cannot)?;
     database
         .0

@@ -1,11 +1,12 @@
 //! Names of columns, functions, and metrics that the store only names. What tables have is compared in tests/tests/history/export.rs.
 
 use serde_json::{Value, json};
-use smtt_model::rows::FunctionRow;
+use smtt_model::rows::{FetchRow, FunctionRow};
 use smtt_store::history::columns::TASK_SQL;
 
 use super::{csv, snake, sqlite, tables};
-use crate::functions::{Span, Spans};
+use crate::fetches::{Fetch, OfWorkers};
+use crate::functions::Span;
 use crate::import::{Admission, import};
 use crate::log::Bounds;
 use crate::made::{Made, Stage, Task};
@@ -74,7 +75,7 @@ fn metrics_of_which_the_table_only_names_a_column_have_their_values() -> anyhow:
         .filter(|it| *it == "executor_run_time_ms");
     assert_eq!((named.count(), same.iter().flatten().count()), (500, 500));
     let file = folder.path().join("export.sqlite");
-    sqlite::export(&app, &Spans::new(), &file)?;
+    sqlite::export(&app, &OfWorkers::default(), &file)?;
     let database = rusqlite::Connection::open(&file)?;
     let mut rows =
         database.prepare("SELECT task_id, accumulator_id, value FROM task_sql ORDER BY 1, 2")?;
@@ -107,9 +108,25 @@ fn functions_of_tasks_are_a_table_and_details() -> anyhow::Result<()> {
             rdd_id: Some(2),
         },
     };
-    let spans = Spans::from([(0, vec![span(1, 4), span(6, u64::MAX)])]);
+    let fetch = Fetch {
+        task: 0,
+        begin_unix_us: Some(6),
+        row: FetchRow {
+            address: Some("node-2:7337".to_owned()),
+            executor_id: None,
+            begin_ns: 1,
+            duration_ns: 2,
+            blocks: 3,
+            bytes: u64::MAX,
+            outcome: "complete".to_owned(),
+        },
+    };
+    let workers = OfWorkers {
+        spans: [(0, vec![span(1, 4), span(6, u64::MAX)])].into(),
+        fetches: [(0, vec![fetch])].into(),
+    };
     let file = folder.path().join("export.sqlite");
-    sqlite::export(&app, &spans, &file)?;
+    sqlite::export(&app, &workers, &file)?;
     let database = rusqlite::Connection::open(&file)?;
     let count = |sql: &str| database.query_row(sql, [], |row| row.get::<_, i64>(0));
     assert_eq!(count("SELECT COUNT(*) FROM functions")?, 2);
@@ -119,11 +136,20 @@ fn functions_of_tasks_are_a_table_and_details() -> anyhow::Result<()> {
     assert_eq!(count("SELECT MAX(duration_ns) FROM functions")?, i64::MAX);
     let details = "SELECT json_extract(json, '$[0].duration_ns') FROM details WHERE kind = 'functions' AND id = '0'";
     assert_eq!(count(details)?, 4);
-    csv::export(&app, &spans, &folder.path().join("csv"))?;
+    csv::export(&app, &workers, &folder.path().join("csv"))?;
     let text = std::fs::read_to_string(folder.path().join("csv/functions.csv"))?;
     assert!(
         text.contains("\n0,\"task\",7,\"spill\",,5,1,4,3,2\n"),
         "{text}"
     );
+    let joined =
+        "SELECT blocks FROM fetches JOIN tasks USING (task_id) WHERE from_executor_id IS NULL";
+    assert_eq!(count(joined)?, 3);
+    let details =
+        "SELECT json_extract(json, '$[0].blocks') FROM details WHERE kind = 'fetches' AND id = '0'";
+    assert_eq!(count(details)?, 3);
+    let text = std::fs::read_to_string(folder.path().join("csv/fetches.csv"))?;
+    let row = "\n0,\"node-2:7337\",,6,1,2,3,9223372036854775807,\"complete\"\n";
+    assert!(text.contains(row), "{text}");
     Ok(())
 }

@@ -40,23 +40,34 @@ fn nested(spans: &[&Span], (from, to): (i64, i64), offset: i64) -> Vec<(i64, i64
     spans.iter().map(place).collect()
 }
 
-/// Time from the task's begin to the span's, small enough to add a length.
+/// Begin by the worker's clock in microseconds since 1970, time from the task's begin, and duration.
+pub(super) type Times = (Option<i64>, u64, u64);
+
 fn begin_ns(span: &Span) -> i64 {
-    i64::try_from(span.row.begin_ns).map_or(i64::MAX / 4, |begin| begin.min(i64::MAX / 4))
+    since_begin(span.row.begin_ns)
+}
+
+/// Time from the task's begin, small enough to add a length.
+pub(super) fn since_begin(ns: u64) -> i64 {
+    i64::try_from(ns).map_or(i64::MAX / 4, |begin| begin.min(i64::MAX / 4))
 }
 
 /// Where the task's begin on its worker is, in microseconds since the model's start: by the worker's clock, moved into the
 /// time that the driver's clock says.
-fn offset(model: &Model, spans: &[Span], (from, to): (i64, i64)) -> i64 {
-    let said = spans.iter().find_map(|span| {
-        let unix = span.begin_unix_us?;
+pub(super) fn offset(
+    model: &Model,
+    all: impl Iterator<Item = Times> + Clone,
+    (from, to): (i64, i64),
+) -> i64 {
+    let said = all.clone().find_map(|(unix_us, begin_ns, _)| {
         Some(
-            unix.saturating_sub(us(model.start))
-                .saturating_sub(begin_ns(span) / 1000),
+            unix_us?
+                .saturating_sub(us(model.start))
+                .saturating_sub(since_begin(begin_ns) / 1000),
         )
     });
-    let ends = spans.iter().map(|span| {
-        let end = begin_ns(span).saturating_add_unsigned(span.row.duration_ns.min(1 << 60));
+    let ends = all.map(|(_, begin_ns, duration_ns)| {
+        let end = since_begin(begin_ns).saturating_add_unsigned(duration_ns.min(1 << 60));
         end / 1000
     });
     let length = ends.max().unwrap_or(0);
@@ -75,7 +86,9 @@ impl Tracks {
         spans: &[Span],
     ) -> io::Result<()> {
         let window = (us(task.launch), us(task.end()));
-        let offset = offset(model, spans, window);
+        let times =
+            |it: &Span| -> Times { (it.begin_unix_us, it.row.begin_ns, it.row.duration_ns) };
+        let offset = offset(model, spans.iter().map(times), window);
         let mut threads: Vec<(bool, u32)> = spans
             .iter()
             .map(|span| (span.row.thread != TASK, span.row.tid))

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use smtt_history::export::{csv, sqlite};
-use smtt_history::functions::Spans;
+use smtt_history::fetches::OfWorkers;
 use smtt_history::import::{Admission, import};
 use smtt_history::log::Bounds;
 use smtt_history::perfetto::open;
@@ -116,23 +116,23 @@ fn refuses_what_is_there(store: &Path, folder: &Path) -> Result<()> {
     fs::write(&file, "mine")?;
     fs::write(full.join("f"), "mine")?;
     ensure!(
-        csv::export(&app, &Spans::new(), &full).is_err()
-            && csv::export(&app, &Spans::new(), &file).is_err()
+        csv::export(&app, &OfWorkers::default(), &full).is_err()
+            && csv::export(&app, &OfWorkers::default(), &file).is_err()
     );
     for taken in [&file, &full, &empty] {
         ensure!(
-            sqlite::export(&app, &Spans::new(), taken).is_err(),
+            sqlite::export(&app, &OfWorkers::default(), taken).is_err(),
             "{}",
             taken.display()
         );
     }
     ensure!(fs::read_to_string(&file)? == "mine" && fs::read_to_string(full.join("f"))? == "mine");
-    ensure!(csv::export(&app, &Spans::new(), &empty)?.tasks == 9_000);
+    ensure!(csv::export(&app, &OfWorkers::default(), &empty)?.tasks == 9_000);
     // A table that is damaged.
     fs::write(store.join(ID).join("task_sql.parquet"), "no table")?;
     let error = format!(
         "{:#}",
-        sqlite::export(&app, &Spans::new(), &folder.join("new"))
+        sqlite::export(&app, &OfWorkers::default(), &folder.join("new"))
             .err()
             .context("is whole")?
     );

@@ -1,5 +1,7 @@
 package io.smtt.marker;
 
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
@@ -115,7 +117,15 @@ final class FetchesTest {
                 return super.size();
             }
         };
-        listener.onBlockFetchSuccess("a", broken);
+        PrintStream errors = System.err;
+        ByteArrayOutputStream warned = new ByteArrayOutputStream();
+        System.setErr(new PrintStream(warned, true));
+        try {
+            listener.onBlockFetchSuccess("a", broken);
+        } finally {
+            System.setErr(errors);
+        }
+        Check.that("the warning: " + warned, warned.toString().contains("no size"));
         Check.same("Spark's listener", "[a 4]", seen.calls.toString());
         fetches.end(state);
     }
