@@ -168,6 +168,14 @@ fn functions_lines(functions: &FunctionsRow) -> Vec<String> {
     if let Some(rest_ns) = functions.rest_ns {
         lines.push(line(REST, "", rest_ns));
     }
+    if let Some(fetched) = functions.fetched {
+        lines.push(format!(
+            "fetched {} in {} blocks from other executors, with {} requests",
+            units::bytes(fetched.bytes),
+            units::count(fetched.arrived_blocks),
+            units::count(fetched.requests),
+        ));
+    }
     lines
 }
 
@@ -247,7 +255,7 @@ fn sparkline(parts: &[u64]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use smtt_model::rows::ActivityRow;
+    use smtt_model::rows::{ActivityRow, FetchedRow};
 
     use super::*;
 
@@ -287,6 +295,12 @@ mod tests {
                 own_ns: 3_000_000,
             }],
             rest_ns: Some(1_000_000),
+            fetched: Some(FetchedRow {
+                requests: 2,
+                arrived_blocks: 8,
+                bytes: 3 << 20,
+                ..FetchedRow::default()
+            }),
             ..FunctionsRow::default()
         };
         let row = TaskRow {
@@ -322,6 +336,8 @@ mod tests {
         assert!(!text.contains("Main.java"));
         let first = "touched 3.0 GiB of memory first: 1.0 GiB of the heap, 2.0 GiB of other memory";
         assert!(text.contains(first), "{text}");
+        let fetched = "fetched 3.0 MiB in 8 blocks from other executors, with 2 requests";
+        assert!(text.contains(fetched), "{text}");
         // No series is cut.
         assert_eq!(text.matches('…').count(), 1, "{text}");
     }

@@ -206,6 +206,18 @@ fn functions_of_ended_tasks_are_a_table_beside_them() {
         ..smtt_model::decode::Span::default()
     };
     tell(&shared, 1, 1000, Fact::Span(span));
+    let fetched = smtt_model::decode::Fetched {
+        task_attempt_id: 5,
+        duration_ns: 70,
+        requests: 1,
+        blocks: 4,
+        arrived_blocks: 4,
+        arrived_bytes: 99,
+        address: "node-2:7337".to_owned(),
+        executor_id: "2".to_owned(),
+        ..smtt_model::decode::Fetched::default()
+    };
+    tell(&shared, 1, 1000, Fact::Fetched(Box::new(fetched)));
     task(&shared, 1, 1000, 5);
     task(&shared, 1, 1000, 6);
     let mut writer = writer(store.path(), &shared);
@@ -213,8 +225,32 @@ fn functions_of_ended_tasks_are_a_table_beside_them() {
     assert_eq!(writer.condition.failing(), "");
     let all = files(store.path(), "app-1").expect("lists");
     let tables: Vec<_> = all.iter().map(|it| it.name.table).collect();
-    assert_eq!(tables, ["worker", "worker_functions", "worker_tasks"]);
-    let functions = reader(&all[1]).expect("opens");
+    let expected = [
+        "worker",
+        "worker_fetches",
+        "worker_functions",
+        "worker_tasks",
+    ];
+    assert_eq!(tables, expected);
+    let fetches = reader(&all[1]).expect("opens");
+    for (name, value) in [
+        ("task_id", 5),
+        ("duration_ns", 70),
+        ("blocks", 4),
+        ("bytes", 99),
+    ] {
+        let found = fetches.numbers(name, &[0..fetches.rows()]).expect(name);
+        assert_eq!(found, [Some(value)], "{name}");
+    }
+    for (name, value) in [
+        ("from_address", "node-2:7337"),
+        ("from_executor_id", "2"),
+        ("outcome", "complete"),
+    ] {
+        let found = fetches.texts(name, &[0..fetches.rows()]).expect(name);
+        assert_eq!(found, [Some(value.to_owned())], "{name}");
+    }
+    let functions = reader(&all[2]).expect("opens");
     let numbers = |name: &str| functions.numbers(name, &[0..functions.rows()]).expect(name);
     let texts = |name: &str| functions.texts(name, &[0..functions.rows()]).expect(name);
     let expected = [
@@ -236,13 +272,15 @@ fn functions_of_ended_tasks_are_a_table_beside_them() {
         assert_eq!(texts(name), [Some(value.to_owned())], "{name}");
     }
     // The row of the task has the sums only.
-    let rows = reader(&all[2]).expect("opens");
+    let rows = reader(&all[3]).expect("opens");
     let json = rows.texts("json", &[0..1]).expect("reads");
     let json: serde_json::Value =
         serde_json::from_str(json[0].as_deref().expect("has a document")).expect("is JSON");
     assert_eq!(json["functions"]["activities"][0]["activity"], "spill");
     assert_eq!(json["functions"].get("spans"), None, "{json}");
+    assert_eq!(json["functions"].get("fetches"), None, "{json}");
+    assert_eq!(json["functions"]["fetched"]["bytes"], 99);
     // Nothing twice.
     writer.round(true);
-    assert_eq!(files(store.path(), "app-1").expect("lists").len(), 3);
+    assert_eq!(files(store.path(), "app-1").expect("lists").len(), 4);
 }

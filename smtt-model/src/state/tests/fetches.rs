@@ -1,5 +1,7 @@
 //! Requests for shuffle blocks: what a task asked for and got, and the bounds of what a marker sends.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::decode::Fetched;
 use crate::rows::FunctionsRow;
@@ -22,6 +24,17 @@ fn request(task: u64, from: u64, ms: u64, blocks: u64, bytes: u64) -> Fetched {
 
 fn fact(fetched: Fetched) -> Fact {
     Fact::Fetched(Box::new(fetched))
+}
+
+/// Any request, or sum of requests, of a few tasks.
+pub(super) fn any_request() -> impl Strategy<Value = Fact> {
+    (0..4_u64, any::<u64>(), 0..3_u64).prop_map(|(task, any, requests)| {
+        fact(Fetched {
+            requests,
+            duration_ns: any,
+            ..request(task, any % 5, 0, any, any)
+        })
+    })
 }
 
 fn functions(state: &State, task: u64) -> FunctionsRow {

@@ -33,6 +33,19 @@ fn tell_of(state: &mut State, tid: u32, end_ns: u64, fact: Fact) {
     });
 }
 
+/// Any span of a few tasks.
+pub(super) fn any_span() -> impl Strategy<Value = Fact> {
+    (0..4_u64, any::<u8>(), any::<u64>()).prop_map(|(task, activity, ns)| {
+        Fact::Span(Span {
+            task_attempt_id: Some(task),
+            activity,
+            duration_ns: ns,
+            name: ns.to_string(),
+            ..Span::default()
+        })
+    })
+}
+
 fn functions(state: &State, task: u64) -> FunctionsRow {
     let one = Filter {
         task: Some(task),

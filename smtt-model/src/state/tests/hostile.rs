@@ -489,26 +489,8 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
             ..StageDescribed::default()
         })),
         small.clone().prop_map(|id| rdd(id, "x", "")),
-        (small.clone(), any::<u8>(), any::<u64>()).prop_map(|(task, activity, ns)| {
-            Fact::Span(crate::decode::Span {
-                task_attempt_id: Some(u64::from(task)),
-                activity,
-                duration_ns: ns,
-                name: ns.to_string(),
-                ..crate::decode::Span::default()
-            })
-        }),
-        (small.clone(), any::<u64>(), 0..3_u64).prop_map(|(task, words, requests)| {
-            Fact::Fetched(Box::new(crate::decode::Fetched {
-                task_attempt_id: u64::from(task),
-                duration_ns: words,
-                requests,
-                blocks: words,
-                arrived_bytes: words,
-                address: (words % 5).to_string(),
-                ..crate::decode::Fetched::default()
-            }))
-        }),
+        functions::any_span(),
+        fetches::any_request(),
         (0..2_u64).prop_map(|request| Fact::ResyncDone { request }),
         (0..2_u64, 0..3_u64).prop_map(|(request, facts)| Fact::ResyncReported { request, facts }),
         (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesReported {
