@@ -476,7 +476,7 @@ fn fetches(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusa
 #[cfg(test)]
 mod tests {
     use smtt_store::history::batch::{Batch, Cell};
-    use smtt_store::history::workers::{Bounds, FUNCTIONS, TASKS, Workers};
+    use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Workers};
 
     use super::super::tests::{HOSTILE, Site, log};
     use super::*;
@@ -512,6 +512,21 @@ mod tests {
             all,
             [("task", vec![0, 1, 1, 2, 1]), ("helper thread 3", vec![0])]
         );
+    }
+
+    #[test]
+    fn requests_at_the_same_time_are_in_rows_of_their_own() {
+        let fetch = |begin_ns, duration_ns| FetchRow {
+            begin_ns,
+            duration_ns,
+            ..FetchRow::default()
+        };
+        let all = [fetch(0, 10), fetch(5, 3), fetch(8, 0), fetch(10, u64::MAX)];
+        let rows: Vec<usize> = in_rows(&all).iter().map(|(row, _)| *row).collect();
+        assert_eq!(rows, [0, 1, 1, 0]);
+        let many = vec![fetch(0, 10); 1_000];
+        let rows = in_rows(&many);
+        assert!(rows.iter().all(|(row, _)| *row < FETCH_ROWS));
     }
 
     fn task(row: &Value) -> Batch {
@@ -554,6 +569,7 @@ mod tests {
             "executor_id": ran,
             "shuffle_read_records": 123_456,
             "functions": {"begin_ns": 5, "duration_ns": 1_000_000_000, "rest_ns": 400_000_000,
+                "fetched": {"requests": 40, "blocks": 41, "arrived_blocks": 42, "bytes": 43, "left_out": 38},
                 "activities": activities, "thread": {"cpu_ns": 250_000_000, "other_ns": 750_000_000}},
             "splits": {"progress_by": HOSTILE, "measured_points": 4, "interpolated": [true, false, true], "series": series},
         });
@@ -573,7 +589,28 @@ mod tests {
             ];
             spans.push(&[&who[..], &times[..]].concat());
         }
-        for batch in [task(&row), spans] {
+        let mut fetches = Batch::new(&FETCHES);
+        for (begin, length) in [(0, 2_000_000), (i64::MAX, i64::MAX)] {
+            let (text, zero) = (Cell::Text(HOSTILE), Cell::Number(0));
+            let who = [
+                zero,
+                zero,
+                Cell::Number(7),
+                Cell::Text(&ran),
+                text,
+                text,
+                zero,
+            ];
+            let what = [
+                Cell::Number(begin),
+                Cell::Number(length),
+                zero,
+                Cell::Number(3 << 20),
+                text,
+            ];
+            fetches.push(&[&who[..], &what[..]].concat());
+        }
+        for batch in [task(&row), spans, fetches] {
             let done = workers.add("app-1", 7, 0, &batch, &|uid| uid);
             done.expect("writes");
         }
@@ -592,12 +629,18 @@ mod tests {
             "class=\"p0 chosen\"",
             "aria-sort=\"descending\"",
             "&lt;script&gt;alert(1)",
+            "id=\"fetches-lane\"",
+            "id=\"fetches\"",
+            "3.0 MiB",
         ] {
             assert!(text.contains(part), "{part} is missing: {text}");
         }
         for markup in ["<script>", "style=", " onclick", "\" onx", "NaN", "inf"] {
             assert!(!text.contains(markup), "{markup}: {text}");
         }
+        // A column of one table leaves the other one as it is.
+        let (status, _, text) = site.get(&format!("{path}?sort=-bytes")).await;
+        assert!(status == 200 && text.contains("id=\"spans\""), "{text}");
         let (status, _, text) = site.get(&format!("{path}?sort=x")).await;
         assert_eq!(status, 400, "{text}");
     }
