@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use args::{Args, Command, FailOn};
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser as _};
 use smtt_model::protocol::ListQuery;
 use tokio::runtime::Runtime;
 
@@ -148,6 +148,12 @@ impl Failure {
 fn say(message: &str) {
     // An error on stderr cannot be reported.
     let _ = writeln!(io::stderr(), "smtt-ctl: {message}");
+}
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    run(&Args::parse()).into()
 }
 
 /// Runs the command.

@@ -1,9 +1,7 @@
-//! The binary: parses the command line, runs the command and exits with its code.
+//! `smtt-ctl` as a program of its own.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    smtt_ctl::run(&smtt_ctl::args::Args::parse()).into()
+    smtt_ctl::main()
 }

@@ -43,6 +43,8 @@ use crate::probes::{Probes, TOOLCHAIN};
 use crate::progress::Step;
 use crate::recorder::{Tap, Trace};
 use crate::ring::{self, Record, SourceCounters};
+/// What [`run`] fails with where the configuration of a listener is wrong.
+pub use crate::server::WebError;
 use crate::server::{ControlSocket, Sources, Web, group_id};
 use crate::shared::{DaemonInfo, Shared};
 use crate::{discover, history, hotness, placement, postmortem, progress, running, server, usage};

@@ -16,6 +16,7 @@ mod parts;
 pub mod placement;
 pub mod postmortem;
 pub mod probes;
+pub mod program;
 pub mod progress;
 pub mod recorder;
 pub mod ring;

@@ -30,6 +30,7 @@ pub mod out;
 pub mod pages;
 pub mod perfetto;
 pub mod plain;
+pub mod program;
 pub mod replay;
 pub mod serve;
 pub mod timeline;

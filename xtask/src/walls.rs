@@ -30,7 +30,7 @@ enum Others {
 }
 
 /// The walls of all workspace members.
-const WALLS: [Wall; 14] = [
+const WALLS: [Wall; 15] = [
     Wall {
         folder: "smtt-common",
         ours: &[],
@@ -124,6 +124,11 @@ const WALLS: [Wall; 14] = [
         folder: "packaging/manual",
         ours: &["smtt-ctl", "smtt-daemon", "smtt-history"],
         others: Others::Not(&["tokio", "hyper", "axum"]),
+    },
+    Wall {
+        folder: "packaging/program",
+        ours: &["smtt-ctl", "smtt-daemon", "smtt-history"],
+        others: Others::Only(&[]),
     },
 ];
 

@@ -100,7 +100,7 @@ pub const STAGES: [Stage; 17] = [
     },
     Stage {
         name: "lint",
-        about: "clippy has nothing to say, and the programs build as packages have them",
+        about: "clippy has nothing to say, and the program builds as packages have it",
         // Beside nothing else: cargo locks the folder for minutes. In a folder of its own it would build macros and build
         // scripts once more.
         lane: Lane::First,
@@ -114,13 +114,7 @@ pub const STAGES: [Stage; 17] = [
                 "warnings",
             ],
             // Without the features that only tests ask for.
-            &[
-                "check",
-                "--package=smtt-daemon",
-                "--package=smtt-ctl",
-                "--package=smtt-history",
-                "--bins",
-            ],
+            &["check", "--package=smtt", "--bins"],
         ],
         ..PLAIN
     },

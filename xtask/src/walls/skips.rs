@@ -28,6 +28,7 @@ fn all_sources() -> Vec<(PathBuf, String)> {
     for folder in folders.chain([
         root.join("smtt-marker/native"),
         root.join("packaging/manual"),
+        root.join("packaging/program"),
     ]) {
         if folder.join("Cargo.toml").is_file() {
             found.extend(sources(&folder));

@@ -1,0 +1,121 @@
+//! The program `smtt-daemon`: parse, log, run.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use crate::args::Arguments;
+use crate::{event_loop, journal};
+use clap::Parser;
+use smtt_config::LogFormat;
+use tracing_subscriber::EnvFilter;
+
+/// Exit code of a bad configuration, as in sysexits.
+const EX_CONFIG: u8 = 78;
+/// Exit code of missing permission, as in sysexits.
+const EX_NOPERM: u8 = 77;
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut config = match smtt_config::load(arguments.config.as_deref()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("smtt-daemon: {error:#}");
+            return ExitCode::from(EX_CONFIG);
+        }
+    };
+    if arguments.check {
+        println!("configuration is good");
+        return ExitCode::SUCCESS;
+    }
+    if let Some(address) = arguments.listen_address {
+        config.web.listen_address = address;
+    }
+    if let Some(path) = arguments.web_config {
+        config.web.config_file = Some(path);
+    }
+    let format = arguments.log_format.unwrap_or(config.log.format);
+    let level = arguments.log_level.as_deref();
+    if let Err(error) = start_log(level.unwrap_or(&config.log.level), format) {
+        eprintln!("smtt-daemon: {error}");
+        return ExitCode::from(EX_CONFIG);
+    }
+    // One worker thread: the daemon's work is small and must not spread over the executors' CPUs.
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("smtt-daemon: cannot start its event loop: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(event_loop::run(config, stop_signal())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("smtt-daemon: {error:#}");
+            if error.is::<event_loop::WebError>() {
+                ExitCode::from(EX_CONFIG)
+            } else if error.chain().any(is_permission) {
+                ExitCode::from(EX_NOPERM)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// Whether a cause of an error is a missing permission.
+fn is_permission(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+/// Starts the log on standard error.
+fn start_log(level: &str, format: LogFormat) -> Result<(), String> {
+    if !smtt_config::is_log_level(level) {
+        return Err(format!(
+            "log level {level:?} is not one of error, warn, info, debug, trace"
+        ));
+    }
+    let filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
+    // aya's log records arrive through the log crate.
+    let _ = tracing_log::LogTracer::init();
+    let journal = journal::is_journal();
+    let lines = journal::Lines {
+        json: format == LogFormat::Json,
+        journal,
+        // A file or a container's log would keep the escape codes of colours.
+        coloured: !journal
+            && std::io::stderr().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none(),
+    };
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(lines.coloured)
+        .event_format(lines)
+        .try_init();
+    Ok(())
+}
+
+/// Completes on SIGTERM or SIGINT.
+async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
+                _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
+            }
+        }
+        // Without signal handlers the default action ends the process, which leaves nothing in the kernel either.
+        _ => std::future::pending().await,
+    }
+}

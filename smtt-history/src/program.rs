@@ -1,0 +1,283 @@
+//! The program `smtt-history`: imports event logs and serves finished applications.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crate::advise;
+use crate::args::{Arguments, Command, Targets};
+use crate::diff;
+use crate::export::{Counts, csv, sqlite};
+use crate::fetches::OfWorkers;
+use crate::import::Admission;
+use crate::log::Bounds;
+use crate::objects::Location;
+use crate::objects::bucket::Bucket;
+use crate::objects::client::Store;
+use crate::objects::mirror::Mirror;
+use crate::open::App;
+use crate::perfetto as trace;
+use crate::serve::{Listen, Settings, run as run_server};
+use crate::workers::Files as WorkerFiles;
+use anyhow::{Context as _, Result};
+use clap::Parser as _;
+use smtt_web::Files;
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("SMTT_LOG")
+                // The library says at `info` that it tries again; what fails in the end is one line here.
+                .unwrap_or_else(|_| "info,object_store=warn".into()),
+        )
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    match run(arguments.command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("smtt-history: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The application that a command line names.
+fn named(store: &Store, name: &str) -> Result<App> {
+    let (id, attempt) = name
+        .split_once('/')
+        .map_or((name, None), |(id, attempt)| (id, Some(attempt)));
+    trace::open(store.with(id, attempt)?, id, attempt)
+}
+
+/// Writes an answer. A reader that has enough is no error.
+fn say(text: &str) -> Result<bool> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(true),
+    }
+}
+
+/// Whether everything was done and nothing was damaged.
+fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Import {
+            store,
+            max_bytes,
+            replace,
+            logs,
+        } => {
+            let admission = Admission {
+                name: None,
+                replaces: replace,
+            };
+            let bounds = Bounds {
+                log_bytes: max_bytes,
+                ..Bounds::default()
+            };
+            // An import copies nothing.
+            let store = Store::open(&store, 0)?;
+            let mut is_whole = true;
+            for log in logs {
+                // Who names a log by a link means its target.
+                let log = std::fs::canonicalize(&log).unwrap_or(log);
+                match store.import(&log, bounds, &admission) {
+                    Ok(done) => {
+                        let bytes = done.sizes.tasks.bytes
+                            + done.sizes.task_sql.bytes
+                            + done.sizes.meta.bytes;
+                        println!(
+                            "{}: {} tasks, {} lines of {} bytes, now {} bytes in {}",
+                            done.id,
+                            done.sizes.tasks.rows,
+                            done.lines,
+                            done.bytes,
+                            bytes,
+                            done.folder.display()
+                        );
+                        for (line, what) in &done.named {
+                            eprintln!("{}, line {line}: {what}", log.display());
+                        }
+                        is_whole &= done.damaged == 0 && done.too_long == 0;
+                    }
+                    Err(error) => {
+                        eprintln!("smtt-history: {error:#}");
+                        is_whole = false;
+                    }
+                }
+            }
+            Ok(is_whole)
+        }
+        Command::Compact {
+            store,
+            copies,
+            dead,
+            apps,
+        } => {
+            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let mut is_whole = true;
+            let all = if apps.is_empty() {
+                store.names()?
+            } else {
+                apps
+            };
+            for app in all {
+                match store.compact(&app, dead) {
+                    Ok(done) => {
+                        let sizes = [done.sizes.tasks, done.sizes.task_sql, done.sizes.meta];
+                        println!(
+                            "{app}: {} tasks, {} parts of {} bytes, now {} bytes in {}",
+                            done.sizes.tasks.rows,
+                            done.parts.0,
+                            done.parts.1,
+                            sizes.iter().map(|it| it.bytes).sum::<u64>(),
+                            done.folder.display()
+                        );
+                        is_whole &= done.lost == 0;
+                    }
+                    Err(error) => {
+                        eprintln!("smtt-history: {error:#}");
+                        is_whole = false;
+                    }
+                }
+            }
+            Ok(is_whole)
+        }
+        Command::Export {
+            store,
+            copies,
+            app,
+            attempt,
+            to,
+        } => {
+            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let folder = store.with(&app, attempt.as_deref())?;
+            let opened = trace::open(folder, &app, attempt.as_deref())?;
+            // Without a workers' half there are none.
+            let of_tasks =
+                WorkerFiles::of(folder, &app, None, None).and_then(|files| files.of_tasks());
+            let (of_tasks, is_whole) = match of_tasks {
+                Ok(of_tasks) => (of_tasks, true),
+                Err(trouble) => {
+                    eprintln!(
+                        "smtt-history: the functions and requests of tasks are left out: {trouble}"
+                    );
+                    (OfWorkers::default(), false)
+                }
+            };
+            export(&opened, &of_tasks, &to)?;
+            Ok(is_whole)
+        }
+        Command::Advise {
+            store,
+            copies,
+            app,
+            json,
+        } => {
+            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let found = advise::advise(&named(&store, &app)?)?;
+            say(&if json {
+                serde_json::to_string_pretty(&found)? + "\n"
+            } else {
+                advise::text::text(&found)
+            })
+        }
+        Command::Diff {
+            store,
+            copies,
+            first,
+            second,
+            json,
+        } => {
+            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let (left, right) = (named(&store, &first)?, named(&store, &second)?);
+            let found = diff::diff(store.folder(), &left, &right)?;
+            say(&if json {
+                serde_json::to_string_pretty(&found)? + "\n"
+            } else {
+                diff::text::text(&found)
+            })
+        }
+        Command::Serve {
+            store,
+            event_logs,
+            listen,
+            protection,
+            cache_bytes,
+            copies,
+        } => {
+            let files = Files {
+                config: protection.web_config.as_deref(),
+                tokens: protection.token_file.as_deref(),
+                users: None,
+            };
+            let listen = Listen::load(listen, files, protection.behind_proxy)?;
+            let (store, bucket) = match store {
+                Location::Folder(folder) => (folder, None),
+                Location::Bucket(url) => {
+                    let bucket = Arc::new(Bucket::open(&url)?);
+                    let mirror = Mirror::new(bucket, copies.object_cache_bytes);
+                    let mirror = mirror.context("cannot make a temporary folder")?;
+                    (mirror.folder().to_owned(), Some(Arc::new(mirror)))
+                }
+            };
+            let settings = Settings {
+                store,
+                event_logs,
+                cache_bytes,
+                bounds: Bounds::default(),
+                bucket,
+            };
+            run_server(settings, listen)?;
+            Ok(true)
+        }
+    }
+}
+
+fn export(app: &App, workers: &OfWorkers, to: &Targets) -> Result<()> {
+    let to_output = to.perfetto.as_ref().is_some_and(|it| it.as_os_str() == "-");
+    // The trace has the standard output for itself.
+    let say = |line: &str| {
+        if to_output {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    };
+    let tables = |counts: Counts, target: &Path| {
+        let Counts {
+            jobs,
+            stages,
+            tasks,
+        } = counts;
+        let target = target.display();
+        say(&format!(
+            "{jobs} jobs, {stages} stages, {tasks} tasks in {target}"
+        ));
+    };
+    if let Some(folder) = &to.csv {
+        tables(csv::export(app, workers, folder)?, folder);
+    }
+    if let Some(file) = &to.sqlite {
+        tables(sqlite::export(app, workers, file)?, file);
+    }
+    match &to.perfetto {
+        Some(_) if to_output => {
+            trace::write(app, workers, BufWriter::new(std::io::stdout().lock()))?;
+        }
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            let tasks = trace::write(app, workers, BufWriter::new(file))?;
+            say(&format!("{tasks} tasks in {}", path.display()));
+        }
+        None => {}
+    }
+    Ok(())
+}
