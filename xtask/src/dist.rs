@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::paths::Paths;
 use crate::process::{cargo, output};
@@ -25,8 +25,13 @@ use crate::step::Steps;
 
 /// Version of the product.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The programs.
-pub const PROGRAMS: [&str; 3] = ["smtt-daemon", "smtt-ctl", "smtt-history"];
+/// The program of the packages. It acts as the one by whose name it is called.
+pub const PROGRAM: &str = "smtt";
+/// The names by which users call it: links to it.
+pub const LINKS: [&str; 3] = ["smtt-daemon", "smtt-ctl", "smtt-history"];
+/// Bytes of the program at most, without symbols. The aim of 12 MB is not met: with the profile `dist` the daemon and its
+/// client have 14.5 MB, and `smtt-history` adds 8.1 MB.
+pub const PROGRAM_BYTES: u64 = 23_000_000;
 /// File with the check sums of all others.
 pub const SUMS: &str = "SHA256SUMS";
 
@@ -36,7 +41,7 @@ const PACK_LIMIT: Duration = Duration::from_secs(900);
 /// What to make, and where.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Cargo's profile of the programs: `dist`, or `dev` to try the packages.
+    /// Cargo's profile of the program: `dist`, or `dev` to try the packages.
     pub profile: String,
     /// Number of this package of the version, the part after the hyphen of Debian's version.
     pub revision: u32,
@@ -81,7 +86,7 @@ impl Plan {
     }
 }
 
-/// Builds the programs, the marker and the manual, and packs them.
+/// Builds the program, the marker and the manual, and packs them.
 ///
 /// # Errors
 /// When a part does not build, or a tool of Debian is missing or fails.
@@ -96,7 +101,7 @@ pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
     let mut build = cargo();
     build.args(["build", "--locked", "--bins", "--profile", &plan.profile]);
     if plan.is_final() {
-        build.args(PROGRAMS.map(|program| format!("--package={program}")));
+        build.args(["--package", PROGRAM]);
     } else {
         // The build of `cargo xtask test`, whose features of shared dependencies are others: tests that run meanwhile
         // keep their programs.
@@ -104,8 +109,8 @@ pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
     }
     build.current_dir(&paths.root);
     steps.always(
-        &format!("programs, profile {}", plan.profile),
-        log("programs"),
+        &format!("program, profile {}", plan.profile),
+        log("program"),
         |step| step.run(&mut build, BUILD_LIMIT),
     )?;
     let manual = paths.target.join("manual");
@@ -211,8 +216,44 @@ fn sums(out: &Path, files: &[PathBuf]) -> Result<()> {
 
 /// A file's size, in MB as download pages show it.
 fn size(file: &Path) -> Result<String> {
-    let bytes = fs::metadata(file)
-        .with_context(|| format!("cannot read {}", file.display()))?
-        .len();
-    Ok(format!("{:.2} MB", bytes as f64 / 1e6))
+    Ok(megabytes(bytes(file)?))
+}
+
+fn bytes(file: &Path) -> Result<u64> {
+    let metadata = fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(metadata.len())
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.2} MB", bytes as f64 / 1e6)
+}
+
+/// An error where the program has become too large.
+fn fits(bytes: u64) -> Result<()> {
+    ensure!(
+        bytes <= PROGRAM_BYTES,
+        "{PROGRAM} has {} without symbols ({bytes} bytes), at most {} are allowed: find what made it larger, or change \
+         PROGRAM_BYTES in {}",
+        megabytes(bytes),
+        megabytes(PROGRAM_BYTES),
+        file!()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PROGRAM_BYTES, fits};
+
+    #[test]
+    fn a_program_above_the_limit_is_an_error() {
+        fits(PROGRAM_BYTES).expect("the limit itself");
+        let error = fits(PROGRAM_BYTES + 10_000).expect_err("above").to_string();
+        assert!(
+            error.starts_with(
+                "smtt has 23.01 MB without symbols (23010000 bytes), at most 23.00 MB"
+            ),
+            "{error}"
+        );
+    }
 }

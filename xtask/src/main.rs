@@ -76,9 +76,10 @@ enum Task {
         #[arg(long)]
         test: bool,
     },
-    /// Make the Debian package, its debug symbols and the tarball, with check sums, bill of materials and licences.
+    /// Make the Debian package, its debug symbols and the tarball, with check sums, bill of materials and licences. Fails
+    /// where the program is larger than its limit.
     Dist {
-        /// Cargo's profile of the programs: dist, or dev to try the packages.
+        /// Cargo's profile of the program: dist, or dev to try the packages.
         #[arg(long, default_value = "dist", value_parser = ["dist", "dev"])]
         profile: String,
         /// Number of this package of the version.

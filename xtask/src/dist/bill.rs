@@ -1,4 +1,4 @@
-//! A bill of materials in CycloneDX's form, and the licences: of every crate that is linked into a program, the marker's
+//! A bill of materials in CycloneDX's form, and the licences: of every crate that is linked into the program, the marker's
 //! library or the kernel side.
 //!
 //! `cargo tree` says which crates these are, `cargo metadata` says what they are, and the lock files have their sums.
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::tree::files;
-use super::{PROGRAMS, VERSION};
+use super::{PROGRAM, VERSION};
 use crate::process::output;
 
-/// Rust's name of the target of the programs.
+/// Rust's name of the target of the program.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Rust's name of the target of the kernel side.
 const KERNEL_TARGET: &str = "bpfel-unknown-none";
@@ -47,8 +47,7 @@ type Crate = (String, String);
 /// # Errors
 /// When cargo fails, or a crate of others has no check sum.
 pub fn bill(root: &Path, time: u64) -> Result<Bill> {
-    let mut members: Vec<&str> = PROGRAMS.to_vec();
-    members.push("smtt-marker-native");
+    let members = [PROGRAM, "smtt-marker-native"];
     let kernel = root.join("smtt-ebpf");
     let mut crates = BTreeMap::new();
     for (folder, roots, target) in [
@@ -206,11 +205,10 @@ fn collect(
 fn document(crates: &BTreeMap<Crate, Entry>, time: u64) -> Result<Value> {
     let components: Vec<&Value> = crates.values().map(|entry| &entry.component).collect();
     let root = format!("pkg:generic/smtt@{VERSION}");
+    let parts = [PROGRAM, "smtt-ebpf", "smtt-marker-native"];
     let mut dependencies = vec![json!({
         "ref": root,
-        "dependsOn": PROGRAMS.iter().chain(&["smtt-ebpf", "smtt-marker-native"])
-            .map(|name| address(&((*name).to_owned(), VERSION.to_owned())))
-            .collect::<Vec<_>>(),
+        "dependsOn": parts.map(|name| address(&(name.to_owned(), VERSION.to_owned()))),
     })];
     dependencies.extend(
         crates

@@ -1,5 +1,5 @@
-//! Debian packages of staged trees, by Debian's own `dpkg-deb`. What a package depends on comes from the programs
-//! themselves.
+//! Debian packages of staged trees, by Debian's own `dpkg-deb`. What a package depends on comes from the program
+//! itself.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{PACK_LIMIT, PROGRAMS, Plan};
+use super::{PACK_LIMIT, PROGRAM, Plan};
 use crate::elf::Elf;
 use crate::process::output;
 use crate::step::Step;
@@ -35,11 +35,7 @@ const LIBRARIES: [(&str, &str); 5] = [
 /// # Errors
 /// When a program needs a library of an unknown package, or `dpkg-deb` fails.
 pub fn product(plan: &Plan, tree: &Path, time: u64, step: &mut Step) -> Result<PathBuf> {
-    let mut needs = BTreeSet::new();
-    for program in PROGRAMS {
-        needs.extend(needed(&tree.join("usr/bin").join(program))?);
-    }
-    let mut depends = depends(&needs)?;
+    let mut depends = depends(&needed(&tree.join("usr/bin").join(PROGRAM))?)?;
     // The scripts make the user, and reload systemd where it runs.
     depends.push("init-system-helpers (>= 1.52)".to_owned());
     depends.push("systemd | systemd-standalone-sysusers".to_owned());
@@ -97,9 +93,14 @@ fn pack(
     let mut bytes = 0;
     let mut sums = Vec::new();
     for file in below(tree)? {
-        bytes += fs::metadata(&file)?.len();
+        let metadata = fs::symlink_metadata(&file)?;
+        bytes += metadata.len();
         let path = file.strip_prefix(tree)?;
-        if !path.starts_with("DEBIAN") && !CONFIGURATION.contains(&*path.to_string_lossy()) {
+        // dpkg's sums are those of files; a link is none.
+        if metadata.is_file()
+            && !path.starts_with("DEBIAN")
+            && !CONFIGURATION.contains(&*path.to_string_lossy())
+        {
             sums.push(path.to_owned());
         }
     }

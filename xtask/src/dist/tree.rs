@@ -1,8 +1,8 @@
-//! The files of an installation, in their places: programs without symbols, the symbols apart, the marker as it was
-//! built, unit and configuration, manual, completions, rules and dashboards, licences.
+//! The files of an installation, in their places: the program without symbols, its links, the symbols apart, the marker as
+//! it was built, unit and configuration, manual, completions, rules and dashboards, licences.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use smtt_common::event::marker::LIBRARY_NAME;
 
 use super::bill::Bill;
-use super::{PROGRAMS, Plan, fresh, size};
+use super::{LINKS, PROGRAM, Plan, bytes, fits, fresh, size};
 use crate::marker::JAR_NAME;
 use crate::paths::Paths;
 use crate::process::output;
@@ -41,7 +41,7 @@ const DOCUMENTS: &str = "usr/share/doc/smtt";
 pub struct Trees {
     /// What is installed.
     pub installed: PathBuf,
-    /// Symbols of the programs, where debuggers look for them.
+    /// Symbols of the program, where debuggers look for them.
     pub symbols: PathBuf,
 }
 
@@ -59,15 +59,20 @@ pub fn stage(paths: &Paths, plan: &Plan, bill: &Bill, time: u64, work: &Path) ->
     for (from, to) in COPIED {
         copy(&paths.root.join(from), &tree.join(to))?;
     }
-    for program in PROGRAMS {
-        let built = plan.built(paths).join(program);
-        let there = tree.join("usr/bin").join(program);
-        split(&built, &there, &trees.symbols, plan.is_final())?;
-        println!(
-            "{:>12}  {program} without symbols, {} as it was built",
-            size(&there)?,
-            size(&built)?
-        );
+    let built = plan.built(paths).join(PROGRAM);
+    let there = tree.join("usr/bin").join(PROGRAM);
+    split(&built, &there, &trees.symbols, plan.is_final())?;
+    println!(
+        "{:>12}  {PROGRAM} without symbols, {} as it was built",
+        size(&there)?,
+        size(&built)?
+    );
+    if plan.is_final() {
+        fits(bytes(&there)?)?;
+    }
+    for name in LINKS {
+        let link = there.with_file_name(name);
+        symlink(PROGRAM, &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
     // The marker stays as it is: the daemon knows the library by its bytes, also the copy in the jar.
     for name in [LIBRARY_NAME, JAR_NAME] {

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use xtask::dist::{PROGRAMS, SUMS, VERSION};
+use xtask::dist::{LINKS, PROGRAM, SUMS, VERSION};
 use xtask::paths::Paths;
 use xtask::process::output;
 use xtask::setup::validators;
@@ -98,34 +98,58 @@ fn the_tarball_has_the_files_of_the_package() -> Result<()> {
 }
 
 #[test]
-fn symbols_are_apart_and_belong_to_the_programs() -> Result<()> {
+fn symbols_are_apart_and_belong_to_the_program() -> Result<()> {
     let made = made()?;
     let (product, symbols) = (unpacked(&made.deb)?, unpacked(&made.symbols)?);
-    for program in PROGRAMS {
-        let path = product.path().join("usr/bin").join(program);
-        let sections = output(Command::new("readelf").args(["-SW"]).arg(&path))?;
-        ensure!(
-            !sections.contains(".symtab") && !sections.contains(".debug_info"),
-            "{program} has symbols:\n{sections}"
-        );
-        let notes = output(Command::new("readelf").arg("-n").arg(&path))?;
-        let id = notes
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("Build ID: "))
-            .context("a build id")?;
-        let file = symbols.path().join(format!(
-            "usr/lib/debug/.build-id/{}/{}.debug",
-            &id[..2],
-            &id[2..]
-        ));
-        let sections = output(Command::new("readelf").args(["-SW"]).arg(&file))?;
-        ensure!(
-            sections.contains(".symtab") && sections.contains(".debug_line"),
-            "{program}: {sections}"
-        );
-        let said = output(Command::new(&path).arg("--version"))?;
-        ensure!(said.trim() == format!("{program} {VERSION}"), "{said}");
+    let path = product.path().join("usr/bin").join(PROGRAM);
+    let sections = output(Command::new("readelf").args(["-SW"]).arg(&path))?;
+    ensure!(
+        !sections.contains(".symtab") && !sections.contains(".debug_info"),
+        "the program has symbols:\n{sections}"
+    );
+    let notes = output(Command::new("readelf").arg("-n").arg(&path))?;
+    let id = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "))
+        .context("a build id")?;
+    let file = symbols.path().join(format!(
+        "usr/lib/debug/.build-id/{}/{}.debug",
+        &id[..2],
+        &id[2..]
+    ));
+    let sections = output(Command::new("readelf").args(["-SW"]).arg(&file))?;
+    ensure!(
+        sections.contains(".symtab") && sections.contains(".debug_line"),
+        "{sections}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_program_acts_as_the_one_by_whose_name_it_is_called() -> Result<()> {
+    let product = unpacked(&made()?.deb)?;
+    let folder = product.path().join("usr/bin");
+    let found: BTreeSet<String> = fs::read_dir(&folder)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let wanted = LINKS.iter().chain([&PROGRAM]);
+    ensure!(
+        found == wanted.map(|name| (*name).to_owned()).collect(),
+        "{found:?}"
+    );
+    for name in LINKS {
+        let link = folder.join(name);
+        ensure!(fs::read_link(&link)? == Path::new(PROGRAM), "{name}");
+        let said = output(Command::new(&link).arg("--version"))?;
+        ensure!(said.trim() == format!("{name} {VERSION}"), "{said}");
     }
+    // By its own name it is none of them, and names them.
+    let refused = Command::new(folder.join(PROGRAM))
+        .arg("--version")
+        .output()?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    ensure!(refused.status.code() == Some(2), "{:?}", refused.status);
+    ensure!(LINKS.iter().all(|name| said.contains(name)), "{said}");
     Ok(())
 }
 
@@ -181,13 +205,10 @@ sys.exit(str(error) if error else 0)";
         "{named:?}"
     );
 
-    // Messages of panics name the source file: crates of others that are in the programs for certain.
+    // Messages of panics name the source file: crates of others that are in the program for certain.
     let symbols = unpacked(&made.deb)?;
-    let mut seen = BTreeSet::new();
-    for program in PROGRAMS {
-        let bytes = fs::read(symbols.path().join("usr/bin").join(program))?;
-        seen.extend(crates_in(&String::from_utf8_lossy(&bytes)));
-    }
+    let bytes = fs::read(symbols.path().join("usr/bin").join(PROGRAM))?;
+    let seen = crates_in(&String::from_utf8_lossy(&bytes));
     ensure!(seen.len() > 40, "{seen:?}");
     let missing: Vec<_> = seen.difference(&named).collect();
     ensure!(missing.is_empty(), "the bill does not name {missing:?}");
