@@ -142,6 +142,12 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
         // The rule of slow hosts has it, with all tasks of the host.
         return None;
     }
+    let first = attempt.tasks.iter().take(2 * attempt.slots);
+    let first = first.filter(|task| usual.is_exceeded(task)).count();
+    if reason == Some(Reason::Around) && first == late.len() {
+        // Executors that start fetch the program and load its classes: no setting of the stage ends that.
+        return None;
+    }
     let saving = saving(attempt, &usual, reason);
     let why = reason.map_or("nothing that Spark measures explains it", Reason::words);
     let title = format!(

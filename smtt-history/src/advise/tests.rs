@@ -348,6 +348,20 @@ fn savings_are_in_order_and_within_the_stage_also_with_wrong_cores() {
 }
 
 #[test]
+fn the_first_tasks_of_executors_that_start_are_no_skew() {
+    let mut tasks = vec![Task::new(600, 1_000_000); 200];
+    for task in &mut tasks[..16] {
+        task.delay = 3000;
+    }
+    let (found, _) = advice(tasks.clone());
+    assert!(found.findings.is_empty(), "{:#?}", found.findings);
+    // Later ones are.
+    tasks.rotate_left(100);
+    let (found, _) = advice(tasks);
+    assert_eq!(found.findings[0].rule, "skew", "{:#?}", found.findings);
+}
+
+#[test]
 fn parts_of_a_long_task_take_as_long_as_tasks_of_their_size() {
     // The long task ran alone at the end, twice as fast as the others.
     let mut before = vec![Task::new(1000, 1_000_000); 64];
