@@ -244,10 +244,19 @@ impl Writer {
                 .shared
                 .state()
                 .newly_ended_tasks(key, until_ns, TASKS_AT_A_TIME, ids);
-            for row in rows {
+            for mut row in rows {
                 if waiting > WAITING_BYTES {
                     known.lost += 1;
                     continue;
+                }
+                if waiting > WAITING_BYTES / 2
+                    && let Some(functions) = &mut row.functions
+                {
+                    // The rest is for tasks: a task with its requests has the bytes of some ten without.
+                    let left_out = std::mem::take(&mut functions.fetches).len() as u64;
+                    if let Some(fetched) = &mut functions.fetched {
+                        fetched.left_out += left_out;
+                    }
                 }
                 waiting -= known.waiting_bytes();
                 known.push(row, boot_unix_ns);

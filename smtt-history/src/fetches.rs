@@ -81,22 +81,36 @@ pub(crate) fn fetches(
 }
 
 impl Files {
-    /// Functions and requests of all tasks.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or its texts have too many bytes.
-    pub fn of_tasks(&self) -> Result<OfWorkers, Trouble> {
-        Ok(OfWorkers {
-            spans: self.all_spans()?,
-            fetches: self.all_fetches()?,
-        })
+    /// Functions and requests of all tasks, and what is left out, in words.
+    #[must_use]
+    pub fn of_tasks(&self) -> (OfWorkers, Vec<String>) {
+        let mut left_out = Vec::new();
+        let spans = self.all_spans().unwrap_or_else(|trouble| {
+            left_out.push(format!("the functions of tasks are left out: {trouble}"));
+            Spans::new()
+        });
+        let fetches = self.all_fetches().unwrap_or_else(|trouble| {
+            left_out.push(format!(
+                "the requests of tasks for shuffle blocks are left out: {trouble}"
+            ));
+            (Fetches::new(), 0)
+        });
+        let (fetches, cut) = fetches;
+        if cut > 0 {
+            left_out.push(format!(
+                "{cut} requests of tasks for shuffle blocks are left out: there are more than {ALL_FETCHES}"
+            ));
+        }
+        (OfWorkers { spans, fetches }, left_out)
     }
 
-    /// Requests of all tasks, by task; of a task that several daemons name, those of the newest one.
+    /// Requests of all tasks, by task, and the number of those beyond [`ALL_FETCHES`]; of a task that several daemons name,
+    /// those of the newest one.
     ///
     /// # Errors
     /// When a file cannot be read, or the texts of all have [`ALL_BYTES`].
-    pub fn all_fetches(&self) -> Result<Fetches, Trouble> {
+    pub fn all_fetches(&self) -> Result<(Fetches, u64), Trouble> {
+        let mut cut = 0;
         let mut left_bytes = ALL_BYTES;
         let mut newest: BTreeMap<i64, (u64, Vec<Fetch>)> = BTreeMap::new();
         let mut left = ALL_FETCHES;
@@ -106,6 +120,7 @@ impl Files {
             };
             let run = file.name.run;
             let rows = 0..reader.rows().min(left as u64);
+            cut += reader.rows() - rows.end;
             for fetch in fetches(&reader, std::slice::from_ref(&rows), &mut left_bytes)? {
                 left -= 1;
                 let (of_run, all) = newest.entry(fetch.task).or_default();
@@ -117,9 +132,7 @@ impl Files {
                 }
             }
         }
-        Ok(newest
-            .into_iter()
-            .map(|(task, (_, all))| (task, all))
-            .collect())
+        let all = newest.into_iter().map(|(task, (_, all))| (task, all));
+        Ok((all.collect(), cut))
     }
 }

@@ -222,12 +222,14 @@ fn tasks<W: Write>(
             let launch = model.start.saturating_add(task.launch);
             let exact = divide(&times.microseconds(at, launch, u64::from(task.duration)));
             let track = one(trace, model, task, &exact)?;
-            if let Some(spans) = workers.spans.get(&task.id) {
-                tracks.task(trace, model, task, track, spans)?;
-            }
-            if let Some(of_task) = workers.fetches.get(&task.id) {
-                fetches.task(trace, model, task, track, of_task)?;
-            }
+            let spans = workers.spans.get(&task.id).map_or(&[][..], Vec::as_slice);
+            let requests = workers.fetches.get(&task.id).map_or(&[][..], Vec::as_slice);
+            // Both are of one clock.
+            let times = spans.iter().map(functions::times);
+            let times = times.chain(requests.iter().map(fetches::times));
+            let place = functions::place(model, task, times);
+            tracks.task(trace, place, track, spans)?;
+            fetches.task(trace, place, track, requests)?;
         }
         left = &left[here..];
     }

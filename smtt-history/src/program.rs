@@ -160,19 +160,18 @@ fn run(command: Command) -> Result<bool> {
             let folder = store.with(&app, attempt.as_deref())?;
             let opened = trace::open(folder, &app, attempt.as_deref())?;
             // Without a workers' half there are none.
-            let of_tasks =
-                WorkerFiles::of(folder, &app, None, None).and_then(|files| files.of_tasks());
-            let (of_tasks, is_whole) = match of_tasks {
-                Ok(of_tasks) => (of_tasks, true),
+            let (of_tasks, left_out) = match WorkerFiles::of(folder, &app, None, None) {
+                Ok(files) => files.of_tasks(),
                 Err(trouble) => {
-                    eprintln!(
-                        "smtt-history: the functions and requests of tasks are left out: {trouble}"
-                    );
-                    (OfWorkers::default(), false)
+                    let all = "the functions and requests of tasks are left out";
+                    (OfWorkers::default(), vec![format!("{all}: {trouble}")])
                 }
             };
+            for what in &left_out {
+                eprintln!("smtt-history: {what}");
+            }
             export(&opened, &of_tasks, &to)?;
-            Ok(is_whole)
+            Ok(left_out.is_empty())
         }
         Command::Advise {
             store,

@@ -393,8 +393,9 @@ fn life(id: &str, splits: &SplitsRow) -> Markup {
 /// The spans as a table.
 fn spans(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal> {
     let mut request = Request::new(asked.parameters)?;
-    // The other table of the page has pages, and columns of its own.
+    // The other table of the page has pages, and columns of its own; the few spans of a task are one page.
     request.offset = 0;
+    request.length = functions.spans.len().max(1);
     request.sort = request.sort.filter(|(key, _)| !is_of_fetches(key));
     let rows: Vec<Value> = functions.spans.iter().map(|span| json!(span)).collect();
     let ns = |key: &'static str, name: &'static str, title: &'static str| -> Column<'_> {

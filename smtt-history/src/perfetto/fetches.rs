@@ -5,15 +5,20 @@ use std::io::{self, Write};
 
 use serde_json::json;
 
-use super::functions::{Times, offset, since_begin};
-use super::{Trace, us};
+use super::Trace;
+use super::functions::{Place, Times, since_begin};
 use crate::fetches::Fetch;
-use crate::timeline::model::{Model, Task};
 
 /// Thread of the first track of requests.
 const FETCHES: usize = 6_000_001;
 /// Tracks of a core. A request that finds none free is on the last one, after the one before it.
 const TRACKS: usize = 16;
+
+/// When a request was.
+pub fn times(fetch: &Fetch) -> Times {
+    let row = &fetch.row;
+    (fetch.begin_unix_us, row.begin_ns, row.duration_ns)
+}
 
 /// Tracks that have slices.
 #[derive(Debug, Default)]
@@ -24,17 +29,10 @@ impl Tracks {
     pub fn task<W: Write>(
         &mut self,
         trace: &mut Trace<W>,
-        model: &Model,
-        task: &Task,
+        ((from, to), offset): Place,
         (pid, core): (usize, usize),
         fetches: &[Fetch],
     ) -> io::Result<()> {
-        let (from, to) = (us(task.launch), us(task.end()));
-        let times = |it: &Fetch| -> Times {
-            let row = &it.row;
-            (it.begin_unix_us, row.begin_ns, row.duration_ns)
-        };
-        let offset = offset(model, fetches.iter().map(times), (from, to));
         let mut all: Vec<&Fetch> = fetches.iter().collect();
         all.sort_by_key(|it| (it.row.begin_ns, it.row.duration_ns));
         let mut ends: Vec<i64> = Vec::new();

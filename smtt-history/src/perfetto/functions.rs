@@ -52,13 +52,18 @@ pub(super) fn since_begin(ns: u64) -> i64 {
     i64::try_from(ns).map_or(i64::MAX / 4, |begin| begin.min(i64::MAX / 4))
 }
 
-/// Where the task's begin on its worker is, in microseconds since the model's start: by the worker's clock, moved into the
-/// time that the driver's clock says.
-pub(super) fn offset(
-    model: &Model,
-    all: impl Iterator<Item = Times> + Clone,
-    (from, to): (i64, i64),
-) -> i64 {
+/// When a span was.
+pub(super) fn times(span: &Span) -> Times {
+    (span.begin_unix_us, span.row.begin_ns, span.row.duration_ns)
+}
+
+/// A task's begin and end by the driver's clock, and where its begin on its worker is: by the worker's clock, moved into
+/// that time. In microseconds since the model's start.
+pub(super) type Place = ((i64, i64), i64);
+
+/// The place of a task; `all` are the times of what its worker tells of it.
+pub(super) fn place(model: &Model, task: &Task, all: impl Iterator<Item = Times> + Clone) -> Place {
+    let (from, to) = (us(task.launch), us(task.end()));
     let said = all.clone().find_map(|(unix_us, begin_ns, _)| {
         Some(
             unix_us?
@@ -72,7 +77,7 @@ pub(super) fn offset(
     });
     let length = ends.max().unwrap_or(0);
     let last = to.saturating_sub(length).max(from);
-    said.unwrap_or(from).clamp(from, last)
+    ((from, to), said.unwrap_or(from).clamp(from, last))
 }
 
 impl Tracks {
@@ -80,15 +85,10 @@ impl Tracks {
     pub fn task<W: Write>(
         &mut self,
         trace: &mut Trace<W>,
-        model: &Model,
-        task: &Task,
+        (window, offset): Place,
         (pid, core): (usize, usize),
         spans: &[Span],
     ) -> io::Result<()> {
-        let window = (us(task.launch), us(task.end()));
-        let times =
-            |it: &Span| -> Times { (it.begin_unix_us, it.row.begin_ns, it.row.duration_ns) };
-        let offset = offset(model, spans.iter().map(times), window);
         let mut threads: Vec<(bool, u32)> = spans
             .iter()
             .map(|span| (span.row.thread != TASK, span.row.tid))

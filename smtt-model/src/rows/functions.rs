@@ -61,7 +61,7 @@ pub struct FetchRow {
     /// Host and port that were asked; absent where the name had no place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Spark's id of the executor that wrote the blocks.
+    /// Spark's id of the executor or service at whose address the blocks were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor_id: Option<String>,
     /// Time from the task's begin to the sending of the request, in nanoseconds.
@@ -84,7 +84,7 @@ pub struct FetchedRow {
     pub requests: u64,
     /// Blocks that were asked for.
     pub blocks: u64,
-    /// Blocks that arrived: `remoteBlocksFetched` of Spark, where the task took them all.
+    /// Blocks that arrived: `remoteBlocksFetched` of Spark, where the task took them all and none was merged.
     pub arrived_blocks: u64,
     /// Blocks that failed.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use super::Outcome;
-use super::bytes::{Caps, HeapBytes as _, Search, vec_bytes};
+use super::bytes::{Caps, Search, vec_bytes};
 use super::functions::Functions;
 use super::task::{Task, Tasks};
 use crate::decode::Fetched;
@@ -98,6 +98,8 @@ struct Sources {
     all: Vec<Source>,
     /// Their places, in the order of the names.
     sorted: Vec<u16>,
+    /// Bytes of the names: asked for at each event.
+    texts: usize,
 }
 
 /// Entries for which a vector grows when it gets one more.
@@ -129,13 +131,12 @@ impl Sources {
         }
         self.all.push((wanted.0.to_owned(), wanted.1.to_owned()));
         self.sorted.insert(place, len as u16);
+        self.texts += texts;
         len as u16
     }
 
     fn bytes(&self) -> usize {
-        let texts = self.all.iter();
-        let texts = texts.map(|(address, executor)| address.heap_bytes() + executor.heap_bytes());
-        vec_bytes(&self.all) + vec_bytes(&self.sorted) + texts.sum::<usize>()
+        vec_bytes(&self.all) + vec_bytes(&self.sorted) + self.texts
     }
 }
 

@@ -140,7 +140,7 @@ pub const FETCHES: Table = Table {
             "from_executor_id",
             Kind::Text,
             true,
-            "executor that wrote the blocks",
+            "Spark's id of the executor or service at whose address the blocks were",
         ),
         column(
             "begin_unix_us",

@@ -127,6 +127,9 @@ public final class Fetches {
         } catch (LinkageError e) {
             off = true;
             Warnings.once("requests for shuffle blocks are not reported", e);
+        } catch (Throwable e) {
+            // The task's end is reported all the same.
+            Scopes.failed(e);
         }
     }
 }
