@@ -139,7 +139,10 @@ fn tasks_show_the_course_of_their_use_and_stages_their_quantiles() -> Result<()>
         ensure!(number(summary, "executors")? == own.len() as u64);
         for figure in FIGURES {
             let tasks: Vec<&Value> = tasks.iter().collect();
-            let expected = recomputed(&tasks, figure).with_context(|| figure.to_owned())?;
+            let expected = recomputed(&tasks, figure);
+            // Tasks that start while the executor tells what it has have lower bounds only.
+            ensure!(expected.is_some() || figure == "duration_ns", "{figure}");
+            let expected = expected.unwrap_or_default();
             ensure!(
                 summary["over_tasks"][figure] == expected,
                 "{figure}: {summary}"
