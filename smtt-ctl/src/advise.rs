@@ -189,6 +189,10 @@ fn finding_text(
     }
     push(&mut text, &about, width, 3);
     push(&mut text, &format!("costs: {}", cost(finding)), width, 3);
+    for (name, what) in saving(finding) {
+        let line = format!("{}: {what}", name.to_lowercase());
+        push(&mut text, &line, width, 3);
+    }
     push(
         &mut text,
         &format!("numbers ({}):", finding.window),
@@ -233,6 +237,24 @@ pub(super) fn cost(finding: &Finding) -> String {
         (Some(share), false) => format!("{share} of {}", finding.cost.of),
         (None, _) => format!("not measured: {}", finding.cost.of),
     }
+}
+
+/// What the remedy of a finding saves, how that was computed, and what would disprove it, each with its name. An older
+/// daemon does not say it.
+pub(super) fn saving(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
+    let saving = finding.saving.map(|saving| saving.words());
+    let told = [
+        (
+            "Expected saving",
+            saving.map(|seconds| format!("{seconds} of the executors' threads")),
+        ),
+        ("Computed", Some(finding.computed.clone())),
+        ("Disproved by", Some(finding.disproof.clone())),
+    ];
+    told.into_iter().filter_map(|(name, text)| {
+        let text = text.filter(|text| !text.is_empty())?;
+        Some((name, text))
+    })
 }
 
 /// A number as text, with its unit.
@@ -288,7 +310,7 @@ pub(super) fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smtt_model::advise::{Cost, Remedy, Subject};
+    use smtt_model::advise::{Cost, Remedy, Saving, Subject};
 
     const OUTPUT: Output = Output {
         width: Some(60),
@@ -325,6 +347,9 @@ mod tests {
                 lines: vec!["rdd.unpersist()".to_owned()],
             }],
             not_measured: vec!["reads on other workers".to_owned()],
+            saving: Some(Saving::new(1.0, 2.0, 3.0)),
+            computed: "as if it were not there".to_owned(),
+            disproof: "a task reads it".to_owned(),
         };
         let checks = [
             ("swapped", RuleOutcome::Nothing),
@@ -356,6 +381,9 @@ mod tests {
             "made at cache at Job.java:17",
             "node InMemoryTableScan",
             "costs: 50.0 % of the storage memory",
+            "expected saving: 2.0 s (between 1.0 s and 3.0 s)",
+            "computed: as if it were not there",
+            "disproved by: a task reads it",
             "     storage memory now: 3.0 MiB",
             "       rdd.unpersist()",
             "not measured: reads on other workers",

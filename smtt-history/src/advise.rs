@@ -15,7 +15,7 @@ mod work;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use smtt_model::advise::Severity;
+use smtt_model::advise::{Saving, Severity};
 use smtt_store::read::ParquetError;
 
 use self::read::{Attempt, Log};
@@ -27,43 +27,6 @@ pub const LEAST_SECONDS: f64 = 1.0;
 pub const LEAST_SHARE: f64 = 0.03;
 /// Stages that a finding names.
 const NAMED: usize = 20;
-
-/// Seconds that a remedy would save.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Saving {
-    /// Lower end of the interval.
-    pub low: f64,
-    /// The expected saving.
-    pub expected: f64,
-    /// Upper end of the interval.
-    pub high: f64,
-}
-
-impl Saving {
-    /// From three simulations, whatever their order; a remedy that would cost time saves nothing.
-    fn new(low: f64, expected: f64, high: f64) -> Self {
-        let mut all = [low, expected, high].map(|seconds| seconds.max(0.0));
-        all.sort_by(f64::total_cmp);
-        let [low, expected, high] = all;
-        Self {
-            low,
-            expected,
-            high,
-        }
-    }
-
-    const fn bound(&mut self, most: f64) {
-        self.low = self.low.min(most);
-        self.expected = self.expected.min(most);
-        self.high = self.high.min(most);
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.low += other.low;
-        self.expected += other.expected;
-        self.high += other.high;
-    }
-}
 
 /// A number that supports a finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -7,6 +7,7 @@
 mod cache;
 mod nodes;
 mod pages;
+mod saving;
 pub mod surroundings;
 mod work;
 
@@ -15,6 +16,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+pub use saving::Saving;
 use serde::{Deserialize, Serialize};
 use surroundings::Surroundings;
 
@@ -25,8 +27,6 @@ use crate::state::Measured;
 pub const FINDINGS_PER_RULE: usize = 5;
 /// Bytes below which moving them is not worth a finding.
 pub const BYTES_WORTH: u64 = 64 << 20;
-/// Assumed cost of a page fault in nanoseconds, for estimates. Not measured on this machine.
-pub const FAULT_NS: u64 = 1_000;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -133,6 +133,17 @@ pub struct Finding {
     pub numbers: Vec<Evidence>,
     /// Cost of the finding.
     pub cost: Cost,
+    /// Seconds of the executors' threads on this worker that the remedy would save. Threads run at the same time, so the
+    /// application's time becomes shorter by a part of them. Absent where the finding is about memory, or where its time
+    /// was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saving: Option<Saving>,
+    /// How the saving was computed, or why it is not in seconds.
+    #[serde(default)]
+    pub computed: String,
+    /// What would show that the finding is wrong.
+    #[serde(default)]
+    pub disproof: String,
     /// Remedies, the most effective first.
     pub remedies: Vec<Remedy>,
     /// Figures that were not measured and could change the finding.

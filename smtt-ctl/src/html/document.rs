@@ -347,6 +347,9 @@ fn card(
         card.element("div", &[("class", "columns")], |columns| {
             columns.element("div", &[], |left| {
                 left.line("p", &[], &format!("Costs: {}.", advise::cost(finding)));
+                for (name, what) in advise::saving(finding) {
+                    left.line("p", &[("class", "soft")], &format!("{name}: {what}."));
+                }
                 left.line(
                     "p",
                     &[("class", "soft")],

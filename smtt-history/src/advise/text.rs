@@ -2,20 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Advice, Saving};
+use super::Advice;
 use crate::plain::plain;
 
 /// Characters of a text.
 const LINE: usize = 300;
-
-/// Seconds as a person reads them.
-#[must_use]
-pub fn seconds(saving: &Saving) -> String {
-    format!(
-        "{:.1} s (between {:.1} s and {:.1} s)",
-        saving.expected, saving.low, saving.high
-    )
-}
 
 /// The whole text.
 #[must_use]
@@ -55,7 +46,7 @@ pub fn text(advice: &Advice) -> String {
             finding.rule,
             finding.stages.join(", "),
             plain(&finding.stage_name, LINE),
-            seconds(&finding.saving),
+            finding.saving.words(),
             finding.computed,
             finding.disproof,
         );

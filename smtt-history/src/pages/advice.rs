@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::application::framed;
 use super::shown::cut;
 use super::{Asked, Document};
-use crate::advise::{Advice, Finding, advise, text::seconds};
+use crate::advise::{Advice, Finding, advise};
 use crate::serve::Refusal;
 
 pub(super) fn page(asked: &Asked<'_>) -> Document {
@@ -67,7 +67,7 @@ fn one(asked: &Asked<'_>, at: usize, finding: &Finding) -> Markup {
                 @if finding.more_stages > 0 { "and " (finding.more_stages) " more " }
                 ": " bdi { (cut(&finding.stage_name)) }
             }
-            p { strong { "Expected saving: " (seconds(&finding.saving)) } }
+            p { strong { "Expected saving: " (finding.saving.words()) } }
             h3 { "Change one of" }
             dl { @for setting in &finding.settings { dt { (setting.name) } dd { bdi { (cut(&setting.value)) } } } }
             h3 { "Numbers of the stage that costs most" }

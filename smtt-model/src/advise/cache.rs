@@ -89,6 +89,9 @@ pub(super) fn never_read(view: &View) -> Outcome {
                 of: "the storage memory that RDDs of this application took on this worker".to_owned(),
                 estimated: false,
             },
+            saving: None,
+            computed: "not in seconds: the remedy gives memory, which other blocks and tasks may use".to_owned(),
+            disproof: "a task reads one of its blocks, on any worker, before the application ends".to_owned(),
             remedies: vec![
                 remedy("Do not persist it, or free it when nothing needs it any more; in the application:", &["rdd.unpersist()"]),
                 remedy("A table or DataFrame of Spark SQL:", &["df.unpersist()", "spark.catalog.uncacheTable(\"NAME\")"]),
@@ -172,6 +175,9 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
                 of: "the blocks that were made for it, each computed or read from disk once more".to_owned(),
                 estimated: false,
             },
+            saving: None,
+            computed: "not in seconds: how long it takes to make a block again was not measured".to_owned(),
+            disproof: "the application itself unpersists the RDD between its uses".to_owned(),
             remedies,
             not_measured: if evicted > 0 {
                 vec!["how long it takes to compute a block again".to_owned()]

@@ -187,6 +187,10 @@ fn remote(rdd: &Rdd<'_>, view: &View, around: &Surroundings, free: usize) -> Opt
         window: "bytes: at the last scan; reads: since the RDD was first seen".to_owned(),
         numbers,
         cost,
+        saving: None,
+        computed: "not in seconds: what a read over the link between nodes costs was not measured"
+            .to_owned(),
+        disproof: "bound to one node, the executor's tasks take as long".to_owned(),
         remedies: vec![
             remedy(
                 &format!(

@@ -1,8 +1,9 @@
 //! Rules about page placement: swapped, small pages, without memory.
 
+use super::saving::fault_time_of;
 use super::surroundings::{Process, Surroundings};
 use super::{
-    BYTES_WORTH, Cost, FAULT_NS, Finding, Outcome, Rdd, Remedy, Severity, View, bytes, count, part,
+    BYTES_WORTH, Cost, Finding, Outcome, Rdd, Remedy, Saving, Severity, View, bytes, count, part,
     remedy, share,
 };
 use crate::rows::{FigureRow, SampleRow};
@@ -146,6 +147,10 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
                 of: "its bytes, each page read from disk when it is next used".to_owned(),
                 estimated: sampled_out > 0,
             },
+            saving: None,
+            computed: "not in seconds: a page costs a read of the disk when it is next used, and when that is cannot be known"
+                .to_owned(),
+            disproof: "the kernel reads no swapped page (pswpin in /proc/vmstat) while tasks use the RDD".to_owned(),
             remedies,
             not_measured: caveats(rdd, sampled_held),
         })
@@ -169,6 +174,22 @@ fn walks<'a>(rdd: &Rdd<'a>) -> Option<(&'a str, &'a FigureRow)> {
             let ratio = |figure: &FigureRow| figure.ratio.map_or(0.0, |ratio| ratio.value);
             ratio(left).total_cmp(&ratio(right))
         })
+}
+
+/// Seconds of page walks for an RDD by one figure, over its executors whose CPU time can be read; `None` for none.
+fn walk_seconds(rdd: &Rdd<'_>, name: &str, around: &Surroundings) -> Option<Saving> {
+    let of_executors = rdd.rows.iter().filter_map(|row| {
+        let ratio = row.walks.page_walks.get(name)?.ratio_of_executor?;
+        let process = around.processes.get(&row.who.pid)?;
+        let cpu_ns = process.user_ns?.saturating_add(process.system_ns?);
+        let high = ratio.high.unwrap_or(ratio.value);
+        let all = Saving::new(ratio.low, ratio.value, high);
+        Some(all.times(cpu_ns as f64 / 1e9))
+    });
+    of_executors.reduce(|mut sum, more| {
+        sum.add(&more);
+        sum
+    })
 }
 
 /// Finds RDDs on small pages whose page walks cost time.
@@ -225,7 +246,7 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
     ];
     numbers.extend(faults.map(|faults| count("page faults for it", faults)));
     let mut not_measured = caveats(rdd, 0);
-    let (severity, cost, title) = match walks(rdd) {
+    let (severity, cost, saving, computed, title) = match walks(rdd) {
         Some((name, figure)) => {
             let ratio = figure.ratio?;
             if ratio.low < WALK_SHARE {
@@ -247,7 +268,21 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                 units::share(ratio.value),
                 units::share(small_share)
             );
-            (Severity::of_share(cost), of, title)
+            let saving = walk_seconds(rdd, name, around).map(|all| all.times(small_share));
+            let computed = match saving {
+                Some(_) => {
+                    "CPU time of the executors times its share in page walks for the RDD (95 % interval), for the part on \
+                     small pages: as if no walk remained on huge ones"
+                }
+                None => "not in seconds: the CPU time of the executors cannot be read",
+            };
+            (
+                Severity::of_share(cost),
+                of,
+                saving,
+                computed.to_owned(),
+                title,
+            )
         }
         None if view.no_walks.is_empty() => return None,
         None => {
@@ -256,15 +291,23 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                 0,
                 format!("page walks, which huge pages are for: {}", view.no_walks),
             );
+            let time = fault_time_of(rdd, view);
             let of = Cost {
                 share: view
                     .cpu_ns(around)
-                    .map(|(all, _)| part(faults.saturating_mul(FAULT_NS), all)),
+                    .map(|(all, _)| part(time.all(faults), all)),
                 of: format!(
-                    "the CPU time of the executors, at {FAULT_NS} ns for each page fault; page walks come on top"
+                    "the CPU time of the executors, by page faults of {}; page walks come on top",
+                    time.words()
                 ),
                 estimated: true,
             };
+            let computed = format!(
+                "{} page faults of {}: a huge page has one for 512; clearing memory takes 0.1 to 0.4 us of each and remains. \
+                 Page walks come on top",
+                units::count(faults),
+                time.words()
+            );
             let title = format!(
                 "{} of {} lie on small pages, with {} page faults",
                 units::share(small_share),
@@ -272,7 +315,13 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                 units::count(faults)
             );
             // The cost in page walks is unknown, so the severity is low.
-            (Severity::Low, of, title)
+            (
+                Severity::Low,
+                of,
+                Some(time.saved_by_huge_pages(faults)),
+                computed,
+                title,
+            )
         }
     };
     Some(Finding {
@@ -284,6 +333,9 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
             .to_owned(),
         numbers,
         cost,
+        saving,
+        computed,
+        disproof: "with the RDD on huge pages its tasks take as long, and its page faults and walks are as many".to_owned(),
         remedies: huge_pages(rdd, view, around),
         not_measured,
     })
@@ -393,6 +445,9 @@ pub(super) fn without_memory(view: &View) -> Outcome {
                 of: "its memory in Spark's accounts, which other RDDs and tasks cannot use".to_owned(),
                 estimated: false,
             },
+            saving: None,
+            computed: "not in seconds: the remedy gives memory, which other blocks and tasks may use".to_owned(),
+            disproof: "the pages are written before the RDD's next use: a later look finds them in memory".to_owned(),
             remedies: vec![if execution {
                 remedy("Tasks take execution memory in pages larger than they fill; smaller ones (the default follows heap and cores):", &["spark.buffer.pageSize  2m"])
             } else {

@@ -368,6 +368,7 @@ fn spilling_is_found_by_its_share_of_the_task_time() {
         (Severity::High, Some(0.3))
     );
     assert!(finding.title.contains("stage 3"), "{}", finding.title);
+    assert_eq!(finding.saving, Some(Saving::new(0.0, 15e-6, 30e-6)));
 }
 
 #[test]
@@ -383,6 +384,26 @@ fn a_storm_of_first_touches_is_found_where_the_start_was_watched() {
     assert_eq!(
         (finding.severity, finding.cost.share),
         (Severity::Medium, Some(0.06))
+    );
+    // By assumed times: a fault takes 0.5 to 2.5 us.
+    assert_eq!(finding.saving, Some(Saving::new(0.0, 3.6, 9.0)));
+    assert!(finding.computed.contains("(assumed)"), "{finding:?}");
+    let mut measured = view.clone();
+    measured.rdds[0].faults = FaultFigures {
+        page_faults: Some(1_000),
+        page_faults_timed: Some(100),
+        page_fault_time_ns: Some(2_000_000),
+        page_fault_time_error_ns: Some(100_000),
+        ..FaultFigures::default()
+    };
+    let advice_by_measured = advise(&measured, &around());
+    let finding_by_measured = found(&advice_by_measured, "first_touch").expect("found");
+    assert_eq!(finding_by_measured.cost.share, Some(0.12));
+    assert!(
+        finding_by_measured
+            .computed
+            .contains("2000 ns each (measured)"),
+        "{finding_by_measured:?}"
     );
     assert!(
         lines(finding).contains("-XX:+AlwaysPreTouch -Xms1024m"),
@@ -454,6 +475,34 @@ fn the_costliest_come_first_and_long_lists_are_cut_and_counted() {
     assert!(order.is_sorted_by(|left, right| left >= right), "{order:?}");
     let check = advice.checks.iter().find(|check| check.id == "never_read");
     assert_eq!(check.map(|check| check.left_out), Some(4));
+}
+
+/// A finding without seconds says why, and each says what would disprove it.
+#[test]
+fn every_finding_says_what_its_saving_rests_on() {
+    let mut view = view();
+    view.rdds[0].block_reads = Some(0);
+    view.rdds[0].blocks_stored_again = 4;
+    view.pages[0].swapped_bytes = Some(64 * MIB);
+    view.executors[0].faults.page_faults_major = Some(60_000);
+    view.stages = vec![StageRow {
+        who: who(),
+        task_time_ns: 100,
+        ..StageRow::default()
+    }];
+    let mut advice = advise(&view, &around());
+    let without = found(&advice, "major_faults").expect("found");
+    assert_eq!(without.saving, None);
+    view.stages[0].used.disk_wait_ns = Some(3_000_000_000);
+    advice.findings.extend(advise(&view, &around()).findings);
+    let waited = advice.findings.last().expect("found").saving;
+    assert_eq!(waited, Some(Saving::new(0.0, 1.5, 3.0)));
+    assert!(advice.findings.len() > 4, "{:?}", advice.findings.len());
+    for finding in &advice.findings {
+        assert!(!finding.disproof.is_empty(), "{finding:?}");
+        let says_why = finding.computed.starts_with("not in seconds: ");
+        assert_eq!(says_why, finding.saving.is_none(), "{finding:?}");
+    }
 }
 
 /// The document lists every rule with its thresholds; a rule that changes changes it.

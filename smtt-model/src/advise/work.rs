@@ -2,7 +2,7 @@
 
 use super::surroundings::Surroundings;
 use super::{
-    Cost, FAULT_NS, Finding, Outcome, Severity, View, bytes, count, part, remedy, share, whole,
+    Cost, Finding, Outcome, Saving, Severity, View, bytes, count, part, remedy, share, whole,
 };
 use crate::rows::ExecutorRow;
 use crate::units;
@@ -87,6 +87,11 @@ pub(super) fn spilling(view: &View) -> Outcome {
             of: "the task time on this worker".to_owned(),
             estimated: false,
         },
+        saving: Some(Saving::up_to(ns)),
+        computed: "between nothing and all of the time in spills: they also sort and serialise, which tasks without spills \
+                   do, too"
+            .to_owned(),
+        disproof: "without spills the tasks of these stages take as long".to_owned(),
         remedies: vec![
             remedy(
                 "Smaller tasks: more partitions in shuffles (SQL; RDDs take spark.default.parallelism or an argument):",
@@ -150,6 +155,8 @@ pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
         .map(|row| rate(row).0)
         .fold(0, u64::saturating_add);
     let fastest = executors.iter().map(|row| rate(row).1).fold(0.0, f64::max);
+    let waits = view.stages.iter().filter_map(|row| row.used.disk_wait_ns);
+    let waited = waits.reduce(u64::saturating_add);
     let swaps = around.swap_used_bytes > Some(0);
     let finding = Finding {
         id: ID.to_owned(),
@@ -179,6 +186,15 @@ pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
             of: "each waits for one read of a disk; how long was not measured".to_owned(),
             estimated: false,
         },
+        saving: waited.map(Saving::up_to),
+        computed: match waited {
+            Some(_) => "between nothing and all of the time that ended tasks waited for disks, also for files that they read",
+            None => "not in seconds: how long tasks waited for disks was not measured",
+        }
+        .to_owned(),
+        disproof: "the kernel's counts of swapped and read pages (pswpin and pgpgin in /proc/vmstat) stand still while the \
+                   tasks run"
+            .to_owned(),
         remedies: vec![if swaps {
             remedy(
                 "The machine swaps; keep executors out of it (see also: swapped):",
@@ -255,7 +271,8 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
         .filter_map(|row| row.faults.page_faults)
         .fold(0, u64::saturating_add);
     // As a share of one CPU for a minute, because tasks wait for the faults.
-    let cost = (most.saturating_mul(FAULT_NS)) as f64 / 60e9;
+    let time = view.fault_time();
+    let cost = time.all(most) as f64 / 60e9;
     let heap = executors
         .iter()
         .filter_map(|row| row.heap_max_bytes)
@@ -283,6 +300,11 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
             &["spark.executor.extraJavaOptions  -XX:+UseTransparentHugePages"],
         ));
     }
+    let mut not_measured =
+        vec!["which of the faults were on the Java heap: only those go away".to_owned()];
+    if !time.is_measured {
+        not_measured.insert(0, "what a fault costs on this machine".to_owned());
+    }
     let finding = Finding {
         id: ID.to_owned(),
         severity: Severity::of_share(cost),
@@ -302,14 +324,26 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
         ],
         cost: Cost {
             share: Some(cost),
-            of: format!("one CPU for the first minute, at {FAULT_NS} ns for each fault"),
+            of: format!(
+                "one CPU for the first minute, by page faults of {}",
+                time.words()
+            ),
             estimated: true,
         },
+        saving: Some(Saving {
+            low: 0.0,
+            ..time.seconds(faults.saturating_sub(collector))
+        }),
+        computed: format!(
+            "page faults of the first minute, of {}, without those of collector threads; none of them for the lower end, \
+             because only faults on the Java heap go away. The time moves to the start of the JVM, before tasks",
+            time.words()
+        ),
+        disproof:
+            "started with the heap touched, the executors have as many page faults while tasks run"
+                .to_owned(),
         remedies,
-        not_measured: vec![
-            "what a fault costs on this machine".to_owned(),
-            "which of the faults were on the Java heap: only those go away".to_owned(),
-        ],
+        not_measured,
     };
     Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)
 }
