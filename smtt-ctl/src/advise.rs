@@ -83,7 +83,10 @@ fn bold(text: &str, output: Output) -> String {
 
 /// The application in words.
 fn title(application: &ApplicationAdvice) -> String {
-    let title = match (&application.application_id, &application.application_name) {
+    let title = match (
+        application.application().label(),
+        &application.application_name,
+    ) {
         (Some(id), Some(name)) if !name.is_empty() => format!("Application {id} ({name})"),
         (Some(id), _) => format!("Application {id}"),
         (None, _) => "Executors that have not described themselves".to_owned(),

@@ -16,6 +16,9 @@ pub struct ListingKind {
 }
 
 const APPLICATION: Column = column("application_id", "APPLICATION", Form::Text, 1);
+/// Shown where rows are of several attempts of applications.
+pub const APPLICATION_ATTEMPT: Column =
+    column("application_attempt_id", "APP ATTEMPT", Form::Word, 1);
 /// Shown where rows are of several users, and for executors.
 pub const USER: Column = column("uid", "USER", Form::User, 1);
 const EXECUTOR: Column = column("executor_id", "EXEC", Form::Word, 0);

@@ -2,6 +2,7 @@
 
 mod job_trace;
 
+use std::cmp::Ordering;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -68,8 +69,9 @@ async fn ask(client: &Client, app: &str, user: Option<u32>) -> Result<Known, Fai
         .iter()
         .map(|row| row.who.application())
         .collect();
-    applications.sort();
-    applications.dedup();
+    applications.sort_by(newest_first);
+    // Of the attempts of an application the newest.
+    applications.dedup_by(|older, newer| older.id == newer.id && older.uid == newer.uid);
     let [application] = applications.as_slice() else {
         let said = which(app, &applications);
         return Err(match applications.is_empty() {
@@ -95,10 +97,20 @@ async fn ask(client: &Client, app: &str, user: Option<u32>) -> Result<Known, Fai
     known.executors.retain(|row| own(&row.who));
     known.stages.retain(|row| own(&row.who));
     known.tasks.retain(|row| own(&row.who));
-    known
-        .jobs
-        .retain(|row| row.application_id == application.id && row.uid == application.uid);
+    known.jobs.retain(|row| row.application() == *application);
     Ok(known)
+}
+
+/// The order of applications, and of the attempts of each, which are numbers.
+fn newest_first(left: &ApplicationKey, right: &ApplicationKey) -> Ordering {
+    let number = |key: &ApplicationKey| {
+        key.attempt
+            .as_ref()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let same = (&left.id, left.uid).cmp(&(&right.id, right.uid));
+    same.then_with(|| number(right).cmp(&number(left)))
+        .then_with(|| right.attempt.cmp(&left.attempt))
 }
 
 /// Why the name selects no single application.
@@ -107,8 +119,8 @@ fn which(app: &str, applications: &[ApplicationKey]) -> String {
         return format!("no executor on this worker matches {app}: smtt-ctl executors lists them");
     }
     let name = |it: &ApplicationKey| {
-        let id = it.id.as_deref().unwrap_or("-");
-        format!("{id}{}", crate::users::of(it.uid))
+        let label = it.label().unwrap_or_else(|| "-".to_owned());
+        label + &crate::users::of(it.uid)
     };
     let names: Vec<String> = applications.iter().take(8).map(name).collect();
     format!(
@@ -126,6 +138,7 @@ mod tests {
     fn a_name_of_several_applications_is_refused_with_their_ids() {
         let key = |id: &str| ApplicationKey {
             id: Some(id.to_owned()),
+            attempt: None,
             uid: Some(0),
         };
         let text = which("Pi", &[key("app-1"), key("app-2")]);
@@ -134,5 +147,24 @@ mod tests {
             "2 applications match Pi: give the id of one, or --user (app-1, user root; app-2, user root)"
         );
         assert!(which("Pi", &[]).contains("no executor"));
+    }
+
+    #[test]
+    fn the_newest_attempt_comes_first() {
+        let key = |id: &str, attempt: Option<&str>| ApplicationKey {
+            id: Some(id.to_owned()),
+            attempt: attempt.map(str::to_owned),
+            uid: Some(0),
+        };
+        let mut all = [
+            key("app-2", None),
+            key("app-1", Some("9")),
+            key("app-1", None),
+            key("app-1", Some("10")),
+        ];
+        all.sort_by(newest_first);
+        let order: Vec<_> = all.iter().filter_map(ApplicationKey::label).collect();
+        let want = ["app-1, attempt 10", "app-1, attempt 9", "app-1", "app-2"];
+        assert_eq!(order, want);
     }
 }

@@ -113,10 +113,7 @@ pub(super) async fn run(
     let known: Vec<ApplicationKey> = report
         .applications
         .iter()
-        .map(|application| ApplicationKey {
-            id: application.application_id.clone(),
-            uid: application.uid,
-        })
+        .map(ApplicationReport::application)
         .collect();
     let folder = folder(client, filter, output, &known).await?;
     let degraded = !report.degraded.is_empty();
@@ -150,8 +147,9 @@ async fn folder<'a>(
             .iter()
             .map(|key| key.id.as_deref().unwrap_or_default())
             .collect();
+        let of_users: BTreeSet<_> = known.iter().map(|key| (&key.id, key.uid)).collect();
         // The same id of several users is several applications.
-        let user = if ids.len() < known.len() {
+        let user = if ids.len() < of_users.len() {
             " and --user"
         } else {
             ""
@@ -191,10 +189,10 @@ async fn ask(
     application: ApplicationReport,
     status: Status,
 ) -> Result<Facts, Failure> {
-    let (id, uid) = (application.application_id.clone(), application.uid);
+    let key = application.application();
     let question = Filters {
-        app: Some(id.clone().unwrap_or_default()),
-        user: uid.or(filter.user),
+        app: Some(key.id.clone().unwrap_or_default()),
+        user: key.uid.or(filter.user),
         ..filter.clone()
     }
     .question();
@@ -205,7 +203,7 @@ async fn ask(
     let mut history: Histories = client.ask_one("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
     // If the name of one application is the id of another one, the id decides.
-    let own = |who: &ExecutorId| who.application_id == id && who.uid == uid;
+    let own = |who: &ExecutorId| who.application() == key;
     history.rows.retain(|row| own(&row.who));
     Ok(Facts {
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
@@ -219,7 +217,7 @@ async fn ask(
         advice: advice
             .applications
             .into_iter()
-            .find(|advice| advice.application_id == id && advice.uid == uid)
+            .find(|advice| advice.application() == key)
             .unwrap_or_default(),
         finding_hosts: Vec::new(),
         workers: vec![OfWorker {
@@ -250,9 +248,16 @@ pub(super) fn save(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// File names of the pages of applications, no two of them equal: an executor may claim an id that gives the name of
-/// another application's page. Such applications have the user in the name, and a number where that is not enough.
+/// another application's page. Such applications have the user in the name, and a number where that is not enough. An
+/// attempt is part of the name, as of Spark's own event logs.
 fn file_names(known: &[ApplicationKey]) -> Vec<String> {
-    let stem = |key: &ApplicationKey| stem(key.id.as_deref().unwrap_or("unknown"));
+    let stem = |key: &ApplicationKey| {
+        let id = key.id.as_deref().unwrap_or("unknown");
+        match &key.attempt {
+            Some(attempt) => stem(&format!("{id}_{attempt}")),
+            None => stem(id),
+        }
+    };
     let mut stems: BTreeMap<String, usize> = BTreeMap::new();
     for key in known {
         *stems.entry(stem(key)).or_default() += 1;

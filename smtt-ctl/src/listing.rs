@@ -11,7 +11,7 @@ use smtt_model::units;
 
 use super::advise::wrapped;
 use super::args::Query;
-use super::columns::{EXECUTORS, ListingKind, USER};
+use super::columns::{APPLICATION_ATTEMPT, EXECUTORS, ListingKind, USER};
 use super::output::{Form, rows};
 use super::{Exit, Failure, Output, say, table};
 use crate::client::Client;
@@ -277,12 +277,32 @@ fn common_application(rows: &[Map<String, Value>]) -> Option<&str> {
 }
 
 fn title(rows: &[Map<String, Value>]) -> String {
-    common_application(rows).map_or_else(String::new, |id| format!("application {id}\n"))
+    let Some(id) = common_application(rows) else {
+        return String::new();
+    };
+    match attempts(rows).as_slice() {
+        [Some(Value::String(attempt))] => format!("application {id}, attempt {attempt}\n"),
+        _ => format!("application {id}\n"),
+    }
+}
+
+/// The attempts of applications that rows are of, in turns.
+fn attempts(rows: &[Map<String, Value>]) -> Vec<Option<&Value>> {
+    let mut attempts: Vec<Option<&Value>> = rows
+        .iter()
+        .map(|row| row.get(APPLICATION_ATTEMPT.field))
+        .collect();
+    attempts.dedup();
+    attempts
 }
 
 /// The columns of a listing, without those that say the same in each row.
 fn by_default(kind: &ListingKind, rows: &[Map<String, Value>]) -> Vec<table::Column> {
     let mut columns = kind.columns.to_vec();
+    if attempts(rows).len() > 1 {
+        let after = columns.iter().position(|it| it.field == "application_id");
+        columns.insert(after.map_or(0, |at| at + 1), APPLICATION_ATTEMPT);
+    }
     if common_application(rows).is_some() {
         columns.retain(|column| column.field != "application_id");
     }

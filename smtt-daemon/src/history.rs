@@ -17,7 +17,7 @@ use smtt_config::HistorySettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::rows::{ApplicationKey, ExecutorState, FetchRow, Filter, FunctionRow, TaskRow};
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Workers};
+use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Whose, Workers};
 
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
@@ -354,6 +354,11 @@ impl Writer {
         let (Some(id), Some(uid)) = (&application.id, application.uid) else {
             return Ok(());
         };
+        let whose = Whose {
+            application: id,
+            attempt: application.attempt.as_deref(),
+            uid,
+        };
         let owners = &self.owners;
         let share_of = |uid| owners.share_of(uid);
         let mut result = Ok(());
@@ -361,11 +366,11 @@ impl Writer {
             // A part of tasks has its functions and fetches beside it once it is there.
             for beside in [&known.functions, &known.fetches] {
                 if result.is_ok() && !beside.is_empty() {
-                    result = workers.add(id, uid, known.parts, beside, &share_of);
+                    result = workers.add(whose, known.parts, beside, &share_of);
                 }
             }
             if result.is_ok() {
-                result = workers.add(id, uid, known.parts, &known.waiting, &share_of);
+                result = workers.add(whose, known.parts, &known.waiting, &share_of);
             }
             if result.is_ok() {
                 known.rows += known.waiting.len() as u64;
@@ -384,7 +389,7 @@ impl Writer {
                 files_removed: workers.removed(),
             };
             let batch = documents::of(&self.shared, &about);
-            result = workers.add(id, uid, 0, &batch, &share_of);
+            result = workers.add(whose, 0, &batch, &share_of);
         }
         match result {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {

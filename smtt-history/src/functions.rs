@@ -220,7 +220,7 @@ impl OfTask {
 #[cfg(test)]
 mod tests {
     use smtt_store::history::batch::{Batch, Cell};
-    use smtt_store::history::workers::{Bounds, Workers};
+    use smtt_store::history::workers::{Bounds, Whose, Workers};
 
     use super::*;
 
@@ -240,10 +240,10 @@ mod tests {
             let what = [Cell::Text("sort"), text, zero, zero, zero, zero, none];
             let mut batch = Batch::new(&FUNCTIONS);
             batch.push(&[&who[..], &what[..]].concat());
-            let done = workers.add("app-1", 7, part, &batch, &|uid| uid);
+            let done = workers.add(Whose::of("app-1", 7), part, &batch, &|uid| uid);
             done.expect("writes");
         }
-        let files = Files::of(folder.path(), "app-1", None, None).expect("lists");
+        let files = Files::of(folder.path(), ("app-1", None), None, None).expect("lists");
         let all = files.all_spans_up_to(4 * 508).expect("fits");
         assert_eq!(all.len(), 4);
         for bytes in [0, 508, 4 * 508 - 1] {

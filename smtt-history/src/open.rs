@@ -256,6 +256,18 @@ impl App {
         &self.id
     }
 
+    /// The attempt of the application, where its cluster manager makes several.
+    #[must_use]
+    pub fn attempt(&self) -> Option<&str> {
+        self.attempt.as_deref()
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn identity(&self) -> (&str, Option<&str>) {
+        (self.id(), self.attempt())
+    }
+
     /// Bytes in memory, about.
     #[must_use]
     pub const fn bytes(&self) -> usize {

@@ -160,7 +160,8 @@ fn run(command: Command) -> Result<bool> {
             let folder = store.with(&app, attempt.as_deref())?;
             let opened = trace::open(folder, &app, attempt.as_deref())?;
             // Without a workers' half there are none.
-            let (of_tasks, left_out) = match WorkerFiles::of(folder, &app, None, None) {
+            let (of_tasks, left_out) = match WorkerFiles::of(folder, opened.identity(), None, None)
+            {
                 Ok(files) => files.of_tasks(),
                 Err(trouble) => {
                     let all = "the functions and requests of tasks are left out";

@@ -6,9 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use smtt_store::history::place;
 use smtt_store::history::read::Reader;
-use smtt_store::history::workers::{FOLDER, REST, TASKS, WorkerFile, files, reader};
+use smtt_store::history::workers::{FOLDER, REST, TASKS, WorkerFile, files, folders, reader};
 use smtt_store::read::ParquetError;
 
 /// Bytes of documents in one answer.
@@ -100,9 +99,9 @@ pub(crate) fn texts(
     Ok(texts)
 }
 
-/// The mark in a folder of copies that says that the workers' part of an application is missing there.
-pub(crate) fn uncopied(store: &Path, application: &str) -> PathBuf {
-    store.join(FOLDER).join(format!(".uncopied-{application}"))
+/// The mark in a folder of copies that says that one of the workers' folders is missing there.
+pub(crate) fn uncopied(store: &Path, folder: &str) -> PathBuf {
+    store.join(FOLDER).join(format!(".uncopied-{folder}"))
 }
 
 /// Kinds of a file's documents.
@@ -112,21 +111,26 @@ pub(crate) fn kinds(reader: &Reader) -> Result<Vec<Option<String>>, Trouble> {
 }
 
 impl Files {
-    /// Files of an application, of one user's executors and one host where these are given.
+    /// Files of an application, of one user's executors and one host where these are given. Of an attempt, its own and
+    /// those of executors that did not name theirs.
     ///
     /// # Errors
     /// [`Trouble::Ambiguous`] where several users claim the application and none is given.
     pub fn of(
         store: &Path,
-        application: &str,
+        (application, attempt): (&str, Option<&str>),
         user: Option<u32>,
         host: Option<&str>,
     ) -> Result<Self, Trouble> {
-        let mut all = files(store, application)?;
-        let is_name = || place::name(application, None).is_some();
-        if all.is_empty() && is_name() && uncopied(store, application).exists() {
-            return Err(Trouble::Uncopied);
+        let mut all = Vec::new();
+        for folder in folders(application, attempt) {
+            let own = files(store, &folder)?;
+            if own.is_empty() && uncopied(store, &folder).exists() {
+                return Err(Trouble::Uncopied);
+            }
+            all.extend(own);
         }
+        all.sort();
         all.retain(|file| user.is_none_or(|user| user == file.uid));
         let mut users: Vec<u32> = all.iter().map(|file| file.uid).collect();
         users.dedup();

@@ -20,7 +20,9 @@ pub use saving::Saving;
 use serde::{Deserialize, Serialize};
 use surroundings::Surroundings;
 
-use crate::rows::{ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow};
+use crate::rows::{
+    ApplicationKey, ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow,
+};
 use crate::state::Measured;
 
 /// Maximum number of findings of one rule for one application; further ones are counted.
@@ -192,6 +194,9 @@ const fn is_zero(value: &u64) -> bool {
 pub struct ApplicationAdvice {
     /// Id of the application; absent for executors that have not described themselves.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// User of the application's executors, as the kernel says; absent until it is known.
     #[serde(default)]
     pub uid: Option<u32>,
@@ -204,6 +209,18 @@ pub struct ApplicationAdvice {
     pub findings: Vec<Finding>,
     /// Result of every rule, in a fixed order.
     pub checks: Vec<RuleResult>,
+}
+
+impl ApplicationAdvice {
+    /// The application that it is about.
+    #[must_use]
+    pub fn application(&self) -> ApplicationKey {
+        ApplicationKey {
+            id: self.application_id.clone(),
+            attempt: self.application_attempt_id.clone(),
+            uid: self.uid,
+        }
+    }
 }
 
 /// Advice for all selected applications.
@@ -410,6 +427,10 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
     ];
     let mut advice = ApplicationAdvice {
         application_id: view.application_id(),
+        application_attempt_id: view
+            .executors
+            .first()
+            .and_then(|row| row.who.application_attempt_id.clone()),
         uid: view.executors.first().and_then(|row| row.who.uid),
         application_name: view
             .executors

@@ -210,6 +210,16 @@ pub struct ExecutorDescribed {
     pub java_version: String,
     /// Names of the missing hooks, joined with commas.
     pub missing_hook_names: String,
+    /// Attempt of the application, where the cluster manager makes several; else empty.
+    pub application_attempt_id: String,
+}
+
+impl ExecutorDescribed {
+    /// Attempt of the application; `None` where its cluster manager makes only one.
+    #[must_use]
+    pub fn attempt(&self) -> Option<&str> {
+        Some(self.application_attempt_id.as_str()).filter(|attempt| !attempt.is_empty())
+    }
 }
 
 /// See [`Kind::THREAD_REGISTERED`] and [`Kind::THREAD_GONE`].

@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::Hop;
 use crate::ledger::trace::TraceStatus;
 use crate::rows::{
-    ExecutorRow, Filter, HistoryRow, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
+    ApplicationKey, ExecutorRow, Filter, HistoryRow, PageWalksShown, RddRow, StageRow, Summary,
+    TaskRow,
 };
 use crate::verdict::{FIRST_TOUCH, HOTNESS, PAGE_WALKS, Verdict, VerdictState};
 
@@ -284,6 +285,9 @@ pub struct Report {
 pub struct ApplicationReport {
     /// Id of the application; absent for executors that have not described themselves.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// User of the application's executors, as the kernel says; absent until it is known.
     #[serde(default)]
     pub uid: Option<u32>,
@@ -301,4 +305,16 @@ pub struct ApplicationReport {
     pub stages: Vec<StageRow>,
     /// Tasks with the most page faults.
     pub tasks: Vec<TaskRow>,
+}
+
+impl ApplicationReport {
+    /// The application that it is about.
+    #[must_use]
+    pub fn application(&self) -> ApplicationKey {
+        ApplicationKey {
+            id: self.application_id.clone(),
+            attempt: self.application_attempt_id.clone(),
+            uid: self.uid,
+        }
+    }
 }

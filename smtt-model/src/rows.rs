@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 
 use crate::attribute::{Names, RddKey, StageKey};
+use crate::decode::ExecutorDescribed;
 use crate::glob::matches;
 use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
@@ -122,6 +123,7 @@ impl Filter {
         let exactly = self.application.as_ref().is_none_or(|wanted| {
             wanted.uid == executor.uid
                 && wanted.id.as_deref() == said.map(|said| said.application_id.as_str())
+                && wanted.attempt.as_deref() == said.and_then(ExecutorDescribed::attempt)
         });
         app && id && user && exactly
     }
@@ -153,13 +155,29 @@ impl Filter {
     }
 }
 
-/// Identity of an application: the same id claimed by two users is two applications.
+/// Identity of an application: the same id claimed by two users is two applications, and so are two attempts of it,
+/// whose jobs, stages, tasks and executors have the same ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ApplicationKey {
     /// Application id as its executors claim it; `None` for executors that have not described themselves.
     pub id: Option<String>,
+    /// Attempt of the application; `None` where its cluster manager makes only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<String>,
     /// User of the executors, as the kernel says; `None` until it is known.
     pub uid: Option<u32>,
+}
+
+impl ApplicationKey {
+    /// The id, with the attempt where there is one, for people; `None` without an id.
+    #[must_use]
+    pub fn label(&self) -> Option<String> {
+        let id = self.id.as_ref()?;
+        Some(match &self.attempt {
+            Some(attempt) => format!("{id}, attempt {attempt}"),
+            None => id.clone(),
+        })
+    }
 }
 
 /// Identity of an executor; part of every row.
@@ -167,6 +185,9 @@ pub struct ApplicationKey {
 pub struct ExecutorId {
     /// Application id as the executor claims it; absent until the executor has described itself.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// Executor id as the executor claims it.
     pub executor_id: Option<String>,
     /// Process id in the initial pid namespace.
@@ -184,6 +205,7 @@ impl ExecutorId {
         let said = executor.described.as_ref();
         Self {
             application_id: said.map(|said| said.application_id.clone()),
+            application_attempt_id: said.and_then(ExecutorDescribed::attempt).map(str::to_owned),
             executor_id: said.map(|said| said.executor_id.clone()),
             pid: executor.pid,
             uid: executor.uid,
@@ -196,6 +218,7 @@ impl ExecutorId {
     pub fn application(&self) -> ApplicationKey {
         ApplicationKey {
             id: self.application_id.clone(),
+            attempt: self.application_attempt_id.clone(),
             uid: self.uid,
         }
     }

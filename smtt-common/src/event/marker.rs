@@ -38,7 +38,11 @@ pub const LATER_KINDS: &[Kind] = &[
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
-pub const LATER_STRINGS: &[(Kind, usize)] = &[(Kind::RDD_DESCRIBED, 2), (Kind::STAGE_DESCRIBED, 3)];
+pub const LATER_STRINGS: &[(Kind, usize)] = &[
+    (Kind::EXECUTOR_DESCRIBED, 1),
+    (Kind::RDD_DESCRIBED, 2),
+    (Kind::STAGE_DESCRIBED, 3),
+];
 
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
@@ -130,8 +134,9 @@ pub const MARKER_FACTS: &[Schema] = &[
             "spark_version",
             "java_version",
             "missing_hook_names",
+            "application_attempt_id",
         ],
-        string_limits: &[200, 250, 100, 200, 60, 60, 700],
+        string_limits: &[200, 250, 100, 200, 60, 60, 700, 60],
     },
     Schema {
         kind: Kind::THREAD_REGISTERED,

@@ -24,6 +24,9 @@ const NAMED: usize = 8;
 pub struct OfApplication {
     /// Id of the application; absent for executors that have not described themselves.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// User of the application's executors.
     pub uid: Option<u32>,
     /// Name of the application.
@@ -52,6 +55,7 @@ impl OfApplication {
     pub fn key(&self) -> ApplicationKey {
         ApplicationKey {
             id: self.application_id.clone(),
+            attempt: self.application_attempt_id.clone(),
             uid: self.uid,
         }
     }
@@ -78,6 +82,7 @@ impl OfApplication {
     pub fn report(&self) -> ApplicationReport {
         ApplicationReport {
             application_id: self.application_id.clone(),
+            application_attempt_id: self.application_attempt_id.clone(),
             uid: self.uid,
             application_name: self.application_name.clone(),
             summary: self.summary.clone(),
@@ -137,34 +142,24 @@ impl Reports {
                 lost => all.lost.push((worker.clone(), lost)),
             }
             for application in part.applications {
-                let key = ApplicationKey {
-                    id: application.application_id.clone(),
-                    uid: application.uid,
-                };
-                add(applications.entry(key).or_default(), application, &worker);
+                let sum = applications.entry(application.application()).or_default();
+                add(sum, application, &worker);
             }
         }
         for group in rdd_groups(rdds, GroupBy::Rdd) {
-            let key = ApplicationKey {
-                id: group.application_id.clone(),
-                uid: group.uid,
-            };
-            if let Some(sum) = applications.get_mut(&key) {
+            if let Some(sum) = applications.get_mut(&group.application()) {
                 sum.rdds.push(group);
             }
         }
         for of_worker in advice {
-            let key = ApplicationKey {
-                id: of_worker.application_id.clone(),
-                uid: of_worker.uid,
-            };
-            if let Some(sum) = applications.get_mut(&key) {
+            if let Some(sum) = applications.get_mut(&of_worker.application()) {
                 sum.advice.push(of_worker);
             }
         }
         let finish = |(key, application): (ApplicationKey, OfApplication)| {
             let mut application = OfApplication {
                 application_id: key.id,
+                application_attempt_id: key.attempt,
                 uid: key.uid,
                 summary: application.total(),
                 ..application

@@ -115,7 +115,7 @@ async fn ask(
     let of_workers: Vec<&ApplicationAdvice> = known
         .values()
         .flat_map(|advice| &advice.applications)
-        .filter(|of_worker| of_worker.application_id == key.id && of_worker.uid == key.uid)
+        .filter(|of_worker| of_worker.application() == key)
         .filter(|of_worker| {
             let worker = of_worker.worker.as_ref();
             worker.is_some_and(|worker| application.hosts.contains(worker))

@@ -33,7 +33,7 @@ fn who(name: &str) -> ExecutorId {
         executor_id: Some(name.to_owned()),
         pid: 1,
         uid: Some(1000),
-        worker: None,
+        ..ExecutorId::default()
     }
 }
 
@@ -251,6 +251,7 @@ fn file_names_stay_in_their_folder() {
 fn no_page_takes_the_place_of_another_one() {
     let key = |id: &str, uid: u32| ApplicationKey {
         id: Some(id.to_owned()),
+        attempt: None,
         uid: Some(uid),
     };
     let known = [

@@ -35,8 +35,13 @@ fn tell(shared: &Shared, executor: u64, uid: u32, fact: Fact) {
 }
 
 fn executor(shared: &Shared, key: u64, uid: u32, application: &str) {
+    executor_of(shared, key, uid, application, "");
+}
+
+fn executor_of(shared: &Shared, key: u64, uid: u32, application: &str, attempt: &str) {
     let described = ExecutorDescribed {
         application_id: application.to_owned(),
+        application_attempt_id: attempt.to_owned(),
         executor_id: key.to_string(),
         ..ExecutorDescribed::default()
     };
@@ -120,6 +125,7 @@ fn a_claim_of_another_user_goes_to_the_claimant_s_folder() {
     // Nothing twice, and nothing anew where nothing has ended.
     let known = &writer.applications[&ApplicationKey {
         id: Some("app-1".into()),
+        attempt: None,
         uid: Some(1000),
     }];
     let first = known.last;
@@ -128,12 +134,43 @@ fn a_claim_of_another_user_goes_to_the_claimant_s_folder() {
     writer.round(false);
     let known = &writer.applications[&ApplicationKey {
         id: Some("app-1".into()),
+        attempt: None,
         uid: Some(1000),
     }];
     assert_eq!((known.rows, known.last), (1, first));
     let all = files(store.path(), "app-1").expect("lists");
     assert_eq!(all.len(), 5);
     assert_eq!(tasks(&all[2]), [Some(8)]);
+}
+
+#[test]
+fn attempts_of_an_application_have_folders_of_their_own() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    for (key, attempt) in [(1, "1"), (2, "2"), (3, "../2"), (4, "")] {
+        executor_of(&shared, key, 1000, "app-1", attempt);
+        task(&shared, key, 1000, 5);
+    }
+    task(&shared, 2, 1000, 6);
+    let mut writer = writer(store.path(), &shared);
+    writer.round(false);
+    assert_eq!(writer.condition.failing(), "");
+    for (folder, want) in [
+        ("app-1_1", vec![Some(5)]),
+        ("app-1_2", vec![Some(5), Some(6)]),
+        ("app-1", vec![Some(5)]),
+    ] {
+        let all = files(store.path(), folder).expect("lists");
+        let tables: Vec<_> = all.iter().map(|it| it.name.table).collect();
+        assert_eq!(tables, ["worker", "worker_tasks"], "{folder}");
+        assert_eq!(tasks(&all[1]), want, "{folder}");
+        let rest = reader(&all[0]).expect("opens");
+        let kinds = rest.texts("kind", &[0..rest.rows()]).expect("reads");
+        let executors = kinds.iter().filter(|it| it.as_deref() == Some("executor"));
+        assert_eq!(executors.count(), 1, "{folder}: {kinds:?}");
+    }
+    let folders = std::fs::read_dir(store.path().join("source=workers"));
+    assert_eq!(folders.expect("lists").count(), 3, "no attempt climbs out");
 }
 
 #[test]

@@ -67,6 +67,7 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                     .iter()
                     .find_map(|row| row.application_name.clone()),
                 application_id: key.id,
+                application_attempt_id: key.attempt,
                 uid: key.uid,
                 summary,
                 executors,

@@ -265,7 +265,7 @@ fn faults(
     app: &App,
     stages: &mut BTreeMap<i32, (Stage, Vec<Task>)>,
 ) -> anyhow::Result<()> {
-    let files = match Files::of(store, app.id(), None, None) {
+    let files = match Files::of(store, app.identity(), None, None) {
         // Their page faults cannot be attributed.
         Err(Trouble::Ambiguous(_)) => return Ok(()),
         Err(trouble @ Trouble::Uncopied) => {

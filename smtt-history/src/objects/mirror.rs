@@ -43,7 +43,7 @@ const RUNNING: usize = 1_000;
 const TRIES: u32 = 5;
 /// Names whose last listing is remembered.
 const NAMES: u64 = 100_000;
-/// Applications at most whose workers' part is missing.
+/// Folders of workers at most that are not copied.
 const MARKED: usize = 10_000;
 /// Prefix of the temporary folder in which a process keeps its copies.
 const FOLDER: &str = "smtt-objects-";
@@ -133,7 +133,7 @@ pub struct Mirror {
     listed: Cache<String, (Instant, Option<Trouble>)>,
     /// Folders of workers that were not there when they were last listed.
     absent: Cache<String, ()>,
-    /// Applications whose workers' part is missing.
+    /// Folders of workers that are not copied.
     marked: Mutex<HashSet<String>>,
     copying: Semaphore,
 }
@@ -172,6 +172,11 @@ impl std::fmt::Debug for Mirror {
             .field("root", &self.root.path())
             .finish_non_exhaustive()
     }
+}
+
+/// Path of one of the workers' folders in the store.
+fn below_workers(folder: &str) -> String {
+    format!("{}/{folder}", workers::FOLDER)
 }
 
 impl Mirror {
@@ -249,10 +254,15 @@ impl Mirror {
         let Some(name) = place::name(application, attempt) else {
             return Ok(());
         };
-        let workers = format!("{}/{application}", workers::FOLDER);
-        let (own, workers) = tokio::join!(self.bring(&name), self.bring(&workers));
-        own?;
-        self.mark(application, workers.err())
+        let of_workers = async {
+            for folder in workers::folders(application, attempt) {
+                let trouble = self.bring(&below_workers(&folder)).await.err();
+                self.mark(&folder, trouble)?;
+            }
+            Ok(())
+        };
+        let (own, of_workers) = tokio::join!(self.bring(&name), of_workers);
+        own.and(of_workers)
     }
 
     /// As [`Mirror::refresh`], however long it takes.
@@ -264,28 +274,30 @@ impl Mirror {
             return Ok(());
         };
         self.update(&name).await?;
-        let workers = format!("{}/{application}", workers::FOLDER);
-        let trouble = self.update(&workers).await.err();
-        if let Some(trouble) = &trouble {
-            tracing::warn!("what the workers wrote is left out: {trouble}");
+        for folder in workers::folders(application, attempt) {
+            let trouble = self.update(&below_workers(&folder)).await.err();
+            if let Some(trouble) = &trouble {
+                tracing::warn!("what the workers wrote is left out: {trouble}");
+            }
+            self.mark(&folder, trouble)?;
         }
-        self.mark(application, trouble)
+        Ok(())
     }
 
-    /// Makes or removes the mark that an application is copied without its workers' files.
-    fn mark(&self, application: &str, trouble: Option<Trouble>) -> Result<(), Trouble> {
+    /// Makes or removes the mark that one of the workers' folders is not copied.
+    fn mark(&self, folder: &str, trouble: Option<Trouble>) -> Result<(), Trouble> {
         let mut marked = held(&self.marked);
-        if trouble.is_some() == marked.contains(application) {
+        if trouble.is_some() == marked.contains(folder) {
             return Ok(());
         }
-        let path = uncopied(self.folder(), application);
+        let path = uncopied(self.folder(), folder);
         let done = match trouble {
             Some(trouble) if marked.len() >= MARKED => return Err(trouble),
             Some(_) => File::create(&path).map(|_| {
-                marked.insert(application.to_owned());
+                marked.insert(folder.to_owned());
             }),
             None => fs::remove_file(&path).map(|()| {
-                marked.remove(application);
+                marked.remove(folder);
             }),
         };
         done.map_err(|error| Trouble::Failed(format!("{}: {error}", path.display())))
@@ -338,11 +350,11 @@ impl Mirror {
         if has_copy { Ok(()) } else { result }
     }
 
-    /// Whether it is the workers' part of an application that is answered without it.
+    /// Whether it is one of the workers' folders without which an application is answered.
     fn is_marked(&self, folder: &str) -> bool {
         let of = folder.strip_prefix(workers::FOLDER);
-        let application = of.and_then(|it| it.strip_prefix('/'));
-        application.is_some_and(|it| held(&self.marked).contains(it))
+        let own = of.and_then(|it| it.strip_prefix('/'));
+        own.is_some_and(|it| held(&self.marked).contains(it))
     }
 
     /// Begins a listing, or joins the one of that folder that runs.

@@ -88,7 +88,12 @@ fn share(part: u64, of: u64) -> f64 {
 pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Markup, Refusal> {
     let store = &asked.server.settings.store;
     let user = asked.parameters.one("user").and_then(|it| it.parse().ok());
-    let files = Files::of(store, asked.app.id(), user, asked.parameters.one("host"));
+    let files = Files::of(
+        store,
+        asked.app.identity(),
+        user,
+        asked.parameters.one("host"),
+    );
     let executor = Some(executor).filter(|it| !it.is_empty());
     let found = match files.and_then(|files| files.task(id, executor)) {
         Ok(found) => found,

@@ -48,7 +48,9 @@ pub(super) async fn part(
             let make = || {
                 let user = parameters.one("user").map(str::parse).transpose();
                 let user = user.map_err(|_| Refusal::bad("user is no number"))?;
-                let files = Files::of(&store, &id, user, parameters.one("host"))?;
+                let opened = app.as_ref().ok().and_then(|app| app.attempt());
+                let attempt = opened.or(parameters.one("attempt"));
+                let files = Files::of(&store, (&id, attempt), user, parameters.one("host"))?;
                 match (app, files.is_empty()) {
                     (Err(refusal), true) => Err(refusal),
                     (app, _) => answer(app.ok().as_deref(), &files, &rest, &parameters),

@@ -1,7 +1,7 @@
 //! Documents of workers are bounded before they are read.
 
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, Workers};
+use smtt_store::history::workers::{Bounds, Whose, Workers};
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn files(batch: &Batch) -> (tempfile::TempDir, Files) {
         files: 1 << 20,
     };
     let mut workers = Workers::take(folder.path(), "node-1", 10, None, any).expect("opens");
-    let done = workers.add("app-1", 7, 0, batch, &|uid| uid);
+    let done = workers.add(Whose::of("app-1", 7), 0, batch, &|uid| uid);
     done.expect("writes");
-    let files = Files::of(folder.path(), "app-1", None, None).expect("lists");
+    let files = Files::of(folder.path(), ("app-1", None), None, None).expect("lists");
     (folder, files)
 }
 

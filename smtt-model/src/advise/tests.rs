@@ -21,7 +21,7 @@ fn who() -> ExecutorId {
         executor_id: Some("0".to_owned()),
         pid: 7,
         uid: Some(1000),
-        worker: None,
+        ..ExecutorId::default()
     }
 }
 

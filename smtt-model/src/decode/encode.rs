@@ -95,6 +95,7 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                     &executor.spark_version,
                     &executor.java_version,
                     &executor.missing_hook_names,
+                    &executor.application_attempt_id,
                 ],
             ),
         ),

@@ -180,6 +180,7 @@ fn executor(fields: &Fields<'_>) -> ExecutorDescribed {
         spark_version: fields.text("spark_version"),
         java_version: fields.text("java_version"),
         missing_hook_names: fields.text("missing_hook_names"),
+        application_attempt_id: fields.text("application_attempt_id"),
     }
 }
 

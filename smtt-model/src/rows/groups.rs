@@ -27,6 +27,9 @@ pub enum GroupBy {
 pub struct RddGroupRow {
     /// Application id as its executors claim it.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// User of the executors, as the kernel says.
     pub uid: Option<u32>,
     /// Common value of the group; `(no SQL)`, `(no node)`, `(no call site)` or `(no name)` for RDDs without it.
@@ -56,6 +59,18 @@ pub struct RddGroupRow {
     pub blocks_evicted: u64,
     /// Reads of the blocks; absent where the marker cannot hook reads.
     pub block_reads: Option<u64>,
+}
+
+impl RddGroupRow {
+    /// The application that it is about.
+    #[must_use]
+    pub fn application(&self) -> ApplicationKey {
+        ApplicationKey {
+            id: self.application_id.clone(),
+            attempt: self.application_attempt_id.clone(),
+            uid: self.uid,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -98,6 +113,7 @@ impl Sum {
     fn finish(self, application: ApplicationKey, group: String) -> RddGroupRow {
         RddGroupRow {
             application_id: application.id,
+            application_attempt_id: application.attempt,
             uid: application.uid,
             group,
             sql_executions: self.queries.len() as u64,
@@ -187,6 +203,7 @@ mod tests {
         (0..300_u32)
             .map(|index| RddRow {
                 who: ExecutorId {
+                    application_attempt_id: None,
                     application_id: Some(format!("app-{}", index % 2)),
                     executor_id: None,
                     pid: 100 + index % 3,

@@ -27,6 +27,9 @@ pub enum WorkBy {
 pub struct JobRow {
     /// Application id as its executors claim it.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// User of the executors, as the kernel says.
     #[serde(default)]
     pub uid: Option<u32>,
@@ -76,6 +79,18 @@ pub struct JobRow {
     /// Sums of what threads used that helped the tasks; in none of the figures above. Absent without such a thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helpers: Option<HelperSumRow>,
+}
+
+impl JobRow {
+    /// The application that it is about.
+    #[must_use]
+    pub fn application(&self) -> ApplicationKey {
+        ApplicationKey {
+            id: self.application_id.clone(),
+            attempt: self.application_attempt_id.clone(),
+            uid: self.uid,
+        }
+    }
 }
 
 /// Sums over one executor after another.
@@ -157,6 +172,7 @@ impl Sum {
         };
         JobRow {
             application_id: application.id,
+            application_attempt_id: application.attempt,
             uid: application.uid,
             job_id: id
                 .filter(|_| by == WorkBy::Job)

@@ -52,6 +52,9 @@ impl Quantiles {
 pub struct StageSummaryRow {
     /// Application id as its executors claim it.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// User of the executors.
     pub uid: Option<u32>,
     /// Id of the stage.
@@ -132,6 +135,7 @@ impl StageSummaries {
             }
             let (row, _, executors) = self.0.entry((application.clone(), *key)).or_default();
             row.application_id.clone_from(&application.id);
+            row.application_attempt_id.clone_from(&application.attempt);
             row.uid = application.uid;
             (row.stage_id, row.stage_attempt) = (key.id, u32::from(key.attempt));
             let said = stage.described.as_ref();

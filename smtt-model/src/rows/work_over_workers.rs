@@ -12,6 +12,9 @@ use crate::state::FaultFigures;
 pub struct WorkOverWorkersRow {
     /// Application id as its executors claim it.
     pub application_id: Option<String>,
+    /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_attempt_id: Option<String>,
     /// User of the executors, as the kernels of the workers say.
     pub uid: Option<u32>,
     /// Id of the job; absent in rows of SQL executions, and for stages whose job is unknown.
@@ -99,6 +102,7 @@ impl<'a> Sum<'a> {
         Self {
             row: WorkOverWorkersRow {
                 application_id: row.application_id.clone(),
+                application_attempt_id: row.application_attempt_id.clone(),
                 uid: row.uid,
                 job_id: row.job_id,
                 ..WorkOverWorkersRow::default()
@@ -180,10 +184,7 @@ pub fn work_over_workers(parts: &[(&str, &[JobRow])], of_queries: bool) -> Vec<W
     let mut sums: BTreeMap<(ApplicationKey, bool, u64, Option<&str>), Sum<'_>> = BTreeMap::new();
     for (worker, rows) in parts {
         for row in *rows {
-            let application = ApplicationKey {
-                id: row.application_id.clone(),
-                uid: row.uid,
-            };
+            let application = row.application();
             let id = match of_queries {
                 true => row.sql_execution_id,
                 false => row.job_id.map(u64::from),

@@ -65,6 +65,7 @@ impl HeapBytes for ExecutorDescribed {
             &self.spark_version,
             &self.java_version,
             &self.missing_hook_names,
+            &self.application_attempt_id,
         ]
         .into_iter()
         .map(String::capacity)

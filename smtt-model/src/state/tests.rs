@@ -63,6 +63,15 @@ fn described(application: &str, executor: &str) -> Fact {
     }))
 }
 
+/// An executor of an attempt of an application.
+fn described_attempt(application: &str, executor: &str, attempt: &str) -> Fact {
+    let Fact::ExecutorDescribed(mut said) = described(application, executor) else {
+        unreachable!("it describes an executor");
+    };
+    attempt.clone_into(&mut said.application_attempt_id);
+    Fact::ExecutorDescribed(said)
+}
+
 fn rdd(id: u32, name: &str, level: &str) -> Fact {
     Fact::RddDescribed(Box::new(RddDescribed {
         rdd_id: id,

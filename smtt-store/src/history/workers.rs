@@ -250,15 +250,15 @@ impl Workers {
     /// written. No part of it stays.
     pub fn add(
         &mut self,
-        application: &str,
-        uid: u32,
+        whose: Whose<'_>,
         part: u32,
         batch: &Batch,
         share_of: &impl Fn(u32) -> u32,
     ) -> io::Result<()> {
-        if !place::is_safe(application) {
+        let Some(application) = place::name(whose.application, whose.attempt) else {
             return Err(io::ErrorKind::InvalidInput.into());
-        }
+        };
+        let uid = whose.uid;
         let table = batch.table();
         let name = Name {
             run: self.run,
@@ -267,12 +267,17 @@ impl Workers {
             host: self.host.clone(),
         }
         .text();
-        let above = make(&self.root, application, self.gid)?;
+        let above = make(&self.root, &application, self.gid)?;
         let folder = make(&above, &format!("uid={uid}"), self.gid)?;
-        let said = [
-            ("smtt.application_id", application),
+        let mut said = vec![
+            ("smtt.application_id", whose.application),
             ("smtt.host", &self.host),
         ];
+        said.extend(
+            whose
+                .attempt
+                .map(|attempt| ("smtt.application_attempt_id", attempt)),
+        );
         let write = || -> io::Result<u64> {
             let mut writer = Writer::create(table, &path(&folder), &self.host, &said)?.named(&name);
             writer.write(batch)?;
@@ -285,7 +290,7 @@ impl Workers {
         }
         let held = (written_ms(&fs::symlink_metadata(&file)?), bytes);
         let files = self.files.entry(uid).or_default();
-        files.insert((application.to_owned(), name), held);
+        files.insert((application, name), held);
         self.shrink(share_of)
     }
 
@@ -365,6 +370,29 @@ impl Workers {
     }
 }
 
+/// Whose files: those about an application, or about one attempt of it, and the user of its executors.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose<'a> {
+    /// Id of the application.
+    pub application: &'a str,
+    /// Attempt of the application, where its cluster manager makes several.
+    pub attempt: Option<&'a str>,
+    /// User of the executors.
+    pub uid: u32,
+}
+
+impl<'a> Whose<'a> {
+    /// Files of an application without attempts.
+    #[must_use]
+    pub const fn of(application: &'a str, uid: u32) -> Self {
+        Self {
+            application,
+            attempt: None,
+            uid,
+        }
+    }
+}
+
 /// A file that a worker's daemon wrote about one application and one user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkerFile {
@@ -376,16 +404,25 @@ pub struct WorkerFile {
     pub path: PathBuf,
 }
 
-/// Files of an application, by user, daemon and part. At most [`LISTED`].
+/// Names of the folders below [`FOLDER`] with files about an application, or about one attempt of it: that of the attempt,
+/// and that of executors that did not name theirs. None where an id could leave the store.
+#[must_use]
+pub fn folders(application: &str, attempt: Option<&str>) -> Vec<String> {
+    let own = place::name(application, attempt);
+    let unnamed = place::name(application, None).filter(|_| attempt.is_some());
+    own.into_iter().chain(unnamed).collect()
+}
+
+/// Files in a folder of [`folders`], by user, daemon and part. At most [`LISTED`].
 ///
 /// # Errors
 /// When a folder cannot be read. A missing one has no files.
-pub fn files(store: &Path, application: &str) -> io::Result<Vec<WorkerFile>> {
+pub fn files(store: &Path, folder: &str) -> io::Result<Vec<WorkerFile>> {
     let mut all = Vec::new();
-    if !place::is_safe(application) {
+    if !place::is_safe(folder) {
         return Ok(all);
     }
-    let folder = store.join(FOLDER).join(application);
+    let folder = store.join(FOLDER).join(folder);
     let entries = match fs::read_dir(&folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
         entries => entries?,

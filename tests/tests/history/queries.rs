@@ -113,7 +113,7 @@ fn worker(store: &Path, id: &str) -> Result<()> {
             Cell::Text(&row),
         ]);
     }
-    own.add(id, 1000, 0, &batch, &|uid| uid)?;
+    own.add(workers::Whose::of(id, 1000), 0, &batch, &|uid| uid)?;
     Ok(())
 }
 

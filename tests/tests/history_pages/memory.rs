@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, REST, Workers};
+use smtt_store::history::workers::{Bounds, REST, Whose, Workers};
 use xtask::event_log::{HOSTILE, ID, START, Shape, Truth};
 use xtask::http::get;
 
@@ -111,7 +111,7 @@ pub(super) fn write(store: &Path, shape: &Shape, truth: &Truth) -> Result<()> {
             );
         }
         let mut workers = Workers::take(store, host, run, None, any)?;
-        workers.add(ID, 7, 0, &batch, &|uid| uid)?;
+        workers.add(Whose::of(ID, 7), 0, &batch, &|uid| uid)?;
     }
     Ok(())
 }

@@ -15,6 +15,9 @@ use smtt_tests::truth::agree;
 use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
+/// Attempt of the application.
+const ATTEMPT: &str = "2";
+
 /// A job or SQL execution: its id, its SQL executions or jobs, and its tasks that succeeded and failed.
 type Work = (u64, BTreeSet<u64>, u64, u64);
 
@@ -116,11 +119,22 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
         ),
         ("spark.eventLog.rolling.enabled", "false"),
         ("spark.eventLog.compress", "false"),
+        // As YARN says it in cluster mode.
+        ("spark.app.attempt.id", ATTEMPT),
     ] {
         application = application.conf(key, value);
     }
     let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("end")?;
+
+    for listing in ["executors", "stages", "jobs", "queries"] {
+        for row in run.rows(&daemon, &[listing])? {
+            ensure!(
+                row["application_attempt_id"] == ATTEMPT,
+                "{listing} are of attempt {ATTEMPT}: {row}"
+            );
+        }
+    }
 
     let found = agree("jobs with their tasks", || {
         let queries = run.submitted.rest("sql?details=false&length=100")?;

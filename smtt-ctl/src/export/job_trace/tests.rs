@@ -91,7 +91,7 @@ fn who(executor: &str) -> ExecutorId {
         executor_id: Some(executor.to_owned()),
         pid: 7,
         uid: Some(0),
-        worker: None,
+        ..ExecutorId::default()
     }
 }
 

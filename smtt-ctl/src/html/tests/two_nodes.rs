@@ -54,7 +54,7 @@ fn of(executor: u64) -> ExecutorId {
         executor_id: Some(executor.to_string()),
         pid: 4000 + executor as u32,
         uid: Some(1000),
-        worker: None,
+        ..ExecutorId::default()
     }
 }
 

@@ -264,7 +264,7 @@ fn the_copies_of_a_command_make_no_room_for_one_another() {
 #[test]
 fn a_missing_part_of_workers_is_marked_until_it_is_copied() {
     let mirror = mirror(100);
-    let of = || Files::of(mirror.folder(), "app-1", None, None);
+    let of = || Files::of(mirror.folder(), ("app-1", None), None, None);
     assert!(of().expect("no worker wrote").is_empty());
     for _ in 0..2 {
         let trouble = Trouble::Failed("no answer".to_owned());
@@ -272,8 +272,8 @@ fn a_missing_part_of_workers_is_marked_until_it_is_copied() {
         assert!(matches!(of(), Err(OfWorkers::Uncopied)));
         assert!(mirror.is_marked("source=workers/app-1") && !mirror.is_marked("app-1"));
     }
-    assert!(Files::of(mirror.folder(), "app-2", None, None).is_ok());
-    assert!(Files::of(mirror.folder(), "../app-1", None, None).is_ok());
+    assert!(Files::of(mirror.folder(), ("app-2", None), None, None).is_ok());
+    assert!(Files::of(mirror.folder(), ("../app-1", None), None, None).is_ok());
     for _ in 0..2 {
         mirror.mark("app-1", None).expect("takes the mark away");
         assert!(of().expect("no worker wrote").is_empty());

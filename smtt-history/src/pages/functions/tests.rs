@@ -1,7 +1,7 @@
 //! The page's tables and lanes of made tasks.
 
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Workers};
+use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Whose, Workers};
 
 use super::super::tests::{HOSTILE, Site, log};
 use super::*;
@@ -136,7 +136,7 @@ async fn a_task_has_its_functions_and_their_names_are_text() {
         fetches.push(&[&who[..], &what[..]].concat());
     }
     for batch in [task(&row), spans, fetches] {
-        let done = workers.add("app-1", 7, 0, &batch, &|uid| uid);
+        let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
         done.expect("writes");
     }
     let path = "/applications/app-1/tasks/7";

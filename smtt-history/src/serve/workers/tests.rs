@@ -3,7 +3,7 @@
 use std::fs;
 
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, FUNCTIONS, REST, TASKS, Workers};
+use smtt_store::history::workers::{Bounds, FUNCTIONS, REST, TASKS, Whose, Workers};
 
 use super::*;
 use crate::serve::Settings;
@@ -69,11 +69,10 @@ async fn halves_are_joined_by_ids_and_a_missing_one_is_absent() {
     let own = |uid| uid;
     let mut old = Workers::take(&store, "node-1", 10, None, any).expect("opens");
     let text = r#"{"executor_id":"1","run":"old"}"#;
-    old.add("app-1", 7, 0, &task(5, "1", text), &own)
+    old.add(Whose::of("app-1", 7), 0, &task(5, "1", text), &own)
         .expect("writes");
     old.add(
-        "app-1",
-        7,
+        Whose::of("app-1", 7),
         0,
         &document("executor", r#"{"executor_id":"1"}"#),
         &own,
@@ -82,10 +81,10 @@ async fn halves_are_joined_by_ids_and_a_missing_one_is_absent() {
     let mut new = Workers::take(&store, "node-2", 20, None, any).expect("opens");
     let text = r#"{"executor_id":"2","run":"new"}"#;
     for id in [5, 6] {
-        new.add("app-1", 7, 0, &task(id, "2", text), &own)
+        new.add(Whose::of("app-1", 7), 0, &task(id, "2", text), &own)
             .expect("writes");
     }
-    new.add("app-2", 7, 0, &task(9, "2", text), &own)
+    new.add(Whose::of("app-2", 7), 0, &task(9, "2", text), &own)
         .expect("writes");
     let server = Arc::new(Server::new(Settings {
         store,
@@ -130,8 +129,7 @@ async fn halves_are_joined_by_ids_and_a_missing_one_is_absent() {
     }
     // Another user claims the application: nothing is shown until one of both is named.
     new.add(
-        "app-1",
-        666,
+        Whose::of("app-1", 666),
         0,
         &document("executor", r#"{"executor_id":"1"}"#),
         &own,
@@ -190,7 +188,9 @@ async fn functions_of_a_task_are_those_of_the_daemon_that_has_its_row() {
         json!({"executor_id": executor, "functions": functions}).to_string()
     };
     let add = |workers: &mut Workers, batch: &Batch| {
-        workers.add("app-1", 7, 0, batch, &own).expect("writes");
+        workers
+            .add(Whose::of("app-1", 7), 0, batch, &own)
+            .expect("writes");
     };
     let mut old = Workers::take(&store, "node-1", 10, None, any).expect("opens");
     add(&mut old, &task(5, "1", &text("1", 10)));
@@ -242,6 +242,53 @@ async fn functions_of_a_task_are_those_of_the_daemon_that_has_its_row() {
 }
 
 #[tokio::test]
+async fn an_attempt_has_what_its_own_executors_did_and_what_no_attempt_is_known_of() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let store = folder.path().to_owned();
+    let any = Bounds {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut workers = Workers::take(&store, "node-1", 10, None, any).expect("opens");
+    let text = |run: &str| json!({"executor_id": "1", "run": run}).to_string();
+    for (attempt, id, run) in [
+        (Some("1"), 5, "first"),
+        (Some("2"), 5, "second"),
+        (None, 6, "unnamed"),
+    ] {
+        let whose = Whose {
+            attempt,
+            ..Whose::of("app-1", 7)
+        };
+        workers
+            .add(whose, 0, &task(id, "1", &text(run)), &|uid| uid)
+            .expect("writes");
+    }
+    let server = Arc::new(Server::new(Settings {
+        store,
+        event_logs: None,
+        cache_bytes: 1 << 20,
+        bounds: crate::log::Bounds::default(),
+        bucket: None,
+    }));
+    for (path, status, run) in [
+        ("tasks/5/functions?attempt=1", 200, "first"),
+        ("tasks/5/functions?attempt=2", 200, "second"),
+        ("tasks/6/functions?attempt=2", 200, "unnamed"),
+        ("tasks/6/functions", 200, "unnamed"),
+        ("tasks/5/functions", 404, ""),
+        ("tasks/5/functions?attempt=3", 404, ""),
+        ("tasks/5/functions?attempt=../app-1_1", 404, ""),
+    ] {
+        let (said, row) = ask(&server, "app-1", path).await;
+        assert_eq!(said, status, "{path}: {row}");
+        if said == 200 {
+            assert_eq!(row["smtt"]["run"], run, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn functions_of_an_attempt_are_not_mixed_with_those_of_another() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let store = folder.path().to_owned();
@@ -252,7 +299,7 @@ async fn functions_of_an_attempt_are_not_mixed_with_those_of_another() {
     let mut workers = Workers::take(&store, "node-1", 10, None, any).expect("opens");
     let mut add = |part: u32, batches: &[Batch]| {
         for batch in batches {
-            let done = workers.add("app-1", 7, part, batch, &|uid| uid);
+            let done = workers.add(Whose::of("app-1", 7), part, batch, &|uid| uid);
             done.expect("writes");
         }
     };

@@ -25,7 +25,12 @@ impl Server {
     ) -> Result<Arc<Memory>, Refusal> {
         let user = parameters.one("user").map(str::parse).transpose();
         let user = user.map_err(|_| Refusal::bad("user is no number"))?;
-        let files = Files::of(&self.settings.store, app.id(), user, parameters.one("host"))?;
+        let files = Files::of(
+            &self.settings.store,
+            app.identity(),
+            user,
+            parameters.one("host"),
+        )?;
         let key = (app.state_key(), read::state(&files));
         let read = || -> Result<Arc<Memory>, Refusal> {
             let memory = read::read(&files, app, model)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, REST, TASKS, Workers};
+use smtt_store::history::workers::{Bounds, REST, TASKS, Whose, Workers};
 use tower::ServiceExt as _;
 
 use super::cells::{CELLS, SERIES};
@@ -57,7 +57,7 @@ impl Store {
         let mut workers = Workers::take(&store, host, run, None, any).expect("opens");
         for batch in batches {
             workers
-                .add("app-1", 7, 0, batch, &|uid| uid)
+                .add(Whose::of("app-1", 7), 0, batch, &|uid| uid)
                 .expect("writes");
         }
     }

@@ -153,7 +153,7 @@ fn page() -> impl Strategy<Value = (PageAllocated, PageFreed)> {
 }
 
 fn described() -> impl Strategy<Value = ExecutorDescribed> {
-    (any::<[u64; 6]>(), proptest::array::uniform7(text())).prop_map(|(words, strings)| {
+    (any::<[u64; 6]>(), proptest::array::uniform8(text())).prop_map(|(words, strings)| {
         let [
             application_id,
             application_name,
@@ -162,6 +162,7 @@ fn described() -> impl Strategy<Value = ExecutorDescribed> {
             spark_version,
             java_version,
             missing_hook_names,
+            application_attempt_id,
         ] = strings;
         ExecutorDescribed {
             slots_address: words[0],
@@ -177,6 +178,7 @@ fn described() -> impl Strategy<Value = ExecutorDescribed> {
             spark_version,
             java_version,
             missing_hook_names,
+            application_attempt_id,
         }
     })
 }

@@ -135,6 +135,7 @@ fn a_claim_of_another_user_is_another_application() {
     let exactly = Filter {
         application: Some(ApplicationKey {
             id: Some("app-victim".to_owned()),
+            attempt: None,
             uid: Some(1000),
         }),
         ..Filter::default()

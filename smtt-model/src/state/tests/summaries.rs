@@ -33,6 +33,34 @@ fn jobs(state: &State) -> Vec<JobRow> {
     jobs.rows(state.measured())
 }
 
+/// The second attempt of an application has jobs, stages and tasks with the ids of the first.
+#[test]
+fn attempts_of_an_application_are_summed_apart() {
+    let mut state = state();
+    for (n, attempt, cpu_ns) in [(1, "1", 100), (2, "2", 900)] {
+        tell(&mut state, n, S, described_attempt("app-1", "1", attempt));
+        ran(&mut state, n, 7, 3, TaskOutcome::Succeeded, cpu_ns);
+    }
+    let jobs = jobs(&state);
+    let sums: Vec<_> = jobs
+        .iter()
+        .map(|row| (row.application_attempt_id.as_deref(), row.used.cpu_ns))
+        .collect();
+    assert_eq!(sums, [(Some("1"), Some(100)), (Some("2"), Some(900))]);
+    let stages = summaries(&state);
+    assert_eq!(stages.len(), 2, "{stages:?}");
+    for (stage, job) in stages.iter().zip(&jobs) {
+        assert_eq!(stage.application_attempt_id, job.application_attempt_id);
+        let one = Filter {
+            application: Some(job.application()),
+            ..Filter::default()
+        };
+        let executors = state.list_executors(&one).rows;
+        assert_eq!(executors.len(), 1);
+        assert_eq!(executors[0].who.application(), job.application());
+    }
+}
+
 #[test]
 fn a_stage_is_spread_over_its_tasks_and_executors() {
     let mut state = state();

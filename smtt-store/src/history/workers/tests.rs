@@ -24,10 +24,10 @@ fn own(uid: u32) -> u32 {
 fn files_are_found_by_application_and_a_restart_counts_them() -> io::Result<()> {
     let store = tempfile::tempdir()?;
     let mut workers = Workers::take(store.path(), "host-1", 5, None, ANY)?;
-    workers.add("app-1", 7, 0, &rows("{}"), &own)?;
-    workers.add("app-1", 7, 0, &rows("{\"a\":1}"), &own)?;
-    workers.add("app-1", 8, 1, &rows("{}"), &own)?;
-    workers.add("app-2", 7, 0, &rows("{}"), &own)?;
+    workers.add(Whose::of("app-1", 7), 0, &rows("{}"), &own)?;
+    workers.add(Whose::of("app-1", 7), 0, &rows("{\"a\":1}"), &own)?;
+    workers.add(Whose::of("app-1", 8), 1, &rows("{}"), &own)?;
+    workers.add(Whose::of("app-2", 7), 0, &rows("{}"), &own)?;
     let usage = workers.usage();
     assert_eq!(usage.1, 3, "the second one replaces the first");
     let found = files(store.path(), "app-1")?;
@@ -64,20 +64,28 @@ fn links_foreign_folders_and_climbing_ids_are_refused() -> io::Result<()> {
     let mut workers = Workers::take(store.path(), "h", 1, None, ANY)?;
     for id in ["../x", "a/b", "", ".hidden", "source=workers", "a b"] {
         let error = workers
-            .add(id, 7, 0, &rows("{}"), &own)
+            .add(Whose::of(id, 7), 0, &rows("{}"), &own)
             .expect_err("is refused");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{id}");
     }
     let root = store.path().join(FOLDER);
     symlink(elsewhere.path(), root.join("app-1"))?;
-    assert!(workers.add("app-1", 7, 0, &rows("{}"), &own).is_err());
+    assert!(
+        workers
+            .add(Whose::of("app-1", 7), 0, &rows("{}"), &own)
+            .is_err()
+    );
     fs::create_dir(root.join("app-2"))?;
     symlink(elsewhere.path(), root.join("app-2/uid=7"))?;
-    assert!(workers.add("app-2", 7, 0, &rows("{}"), &own).is_err());
+    assert!(
+        workers
+            .add(Whose::of("app-2", 7), 0, &rows("{}"), &own)
+            .is_err()
+    );
     fs::create_dir(root.join("app-3"))?;
     fs::set_permissions(root.join("app-3"), fs::Permissions::from_mode(0o777))?;
     let error = workers
-        .add("app-3", 7, 0, &rows("{}"), &own)
+        .add(Whose::of("app-3", 7), 0, &rows("{}"), &own)
         .expect_err("is open to all");
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     assert_eq!(fs::read_dir(elsewhere.path())?.count(), 0);
@@ -90,12 +98,15 @@ fn a_user_without_end_takes_room_from_itself_only() -> io::Result<()> {
     let store = tempfile::tempdir()?;
     let bounds = Bounds { files: 20, ..ANY };
     let mut workers = Workers::take(store.path(), "h", 1, None, bounds)?;
-    workers.add("victim", 1, 0, &rows("{}"), &own)?;
+    workers.add(Whose::of("victim", 1), 0, &rows("{}"), &own)?;
     for at in 0..60 {
         // Two users of one share.
-        workers.add(&format!("app-{at}"), 100 + at % 2, 0, &rows("{}"), &|uid| {
-            uid.min(100)
-        })?;
+        workers.add(
+            Whose::of(&format!("app-{at}"), 100 + at % 2),
+            0,
+            &rows("{}"),
+            &|uid| uid.min(100),
+        )?;
         assert!(workers.usage().1 <= 20);
     }
     assert_eq!(workers.removed(), 41);

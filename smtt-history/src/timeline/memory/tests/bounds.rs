@@ -47,7 +47,12 @@ async fn the_pages_have_the_panel_and_the_table_or_the_sentence() {
     let folder = store.folder.path().join("store");
     let mut other = Workers::take(&folder, "node-1", 30, None, any).expect("opens");
     other
-        .add("app-1", 666, 0, &documents(&[worker()]), &|uid| uid)
+        .add(
+            Whose::of("app-1", 666),
+            0,
+            &documents(&[worker()]),
+            &|uid| uid,
+        )
         .expect("writes");
     let (status, _) = store.ask("").await;
     assert_eq!(status, StatusCode::CONFLICT);

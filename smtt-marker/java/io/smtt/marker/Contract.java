@@ -211,6 +211,7 @@ final class Contract {
     static final int EXECUTOR_DESCRIBED_SPARK_VERSION = 0x0184;
     static final int EXECUTOR_DESCRIBED_JAVA_VERSION = 0x0185;
     static final int EXECUTOR_DESCRIBED_MISSING_HOOK_NAMES = 0x0186;
+    static final int EXECUTOR_DESCRIBED_APPLICATION_ATTEMPT_ID = 0x0187;
 
     // Words and strings of threadRegistered.
     static final int THREAD_REGISTERED_SLOT_ADDRESS = 0x0200;

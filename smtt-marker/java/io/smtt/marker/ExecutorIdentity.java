@@ -82,6 +82,7 @@ final class ExecutorIdentity {
                 .text(Contract.EXECUTOR_DESCRIBED_SPARK_VERSION, sparkVersion())
                 .text(Contract.EXECUTOR_DESCRIBED_JAVA_VERSION, System.getProperty("java.version"))
                 .text(Contract.EXECUTOR_DESCRIBED_MISSING_HOOK_NAMES, MissingHooks.names())
+                .text(Contract.EXECUTOR_DESCRIBED_APPLICATION_ATTEMPT_ID, conf.get("spark.app.attempt.id", ""))
                 .tell();
         known = true;
         Background.start();
