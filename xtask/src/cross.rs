@@ -3,9 +3,10 @@
 //! A precompiled standard library for a foreign processor may be missing, so it is built from source, with the compiler
 //! of the kernel side, which has that source. Assembler, linker and C library are Debian's, unpacked into the cache.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -16,8 +17,6 @@ use crate::process::{self, output};
 use crate::step::Steps;
 use crate::vm::{Processor, packages, unpacked};
 
-/// Rust's name of the foreign target.
-const TARGET: &str = "riscv64gc-unknown-linux-gnu";
 /// Time limit of a build.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(2400);
 
@@ -32,9 +31,9 @@ pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
             command.arg("build");
             (command, paths.target.clone())
         }
-        Processor::Riscv => {
-            let mut command = foreign_cargo(paths, "build")?;
-            command.args(["-Z", "build-std=core", "--target", TARGET]);
+        Processor::Riscv | Processor::Arm => {
+            let mut command = foreign_cargo(paths, processor, "build")?;
+            command.args(["-Z", "build-std=core", "--target", processor.target()]);
             // A separate folder: the programs use more of the standard library, and neither build may invalidate the
             // other.
             (command, paths.target.join("foreign-library"))
@@ -52,7 +51,7 @@ pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     Steps::new(1).always(&title, log, |step| step.run(&mut command, BUILD_LIMIT))?;
     let folder = match processor {
         Processor::X86 => target,
-        Processor::Riscv => target.join(TARGET),
+        Processor::Riscv | Processor::Arm => target.join(processor.target()),
     };
     Ok(folder.join("marker").join(LIBRARY_NAME))
 }
@@ -67,7 +66,10 @@ pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBu
             .iter()
             .map(PathBuf::from)
             .collect(),
-        Processor::Riscv => vec![linker(paths)?.join("usr/riscv64-linux-gnu/lib")],
+        Processor::Riscv | Processor::Arm => {
+            let there = format!("usr/{}/lib", gnu(processor));
+            vec![linker(paths, processor)?.join(there)]
+        }
     })
 }
 
@@ -82,11 +84,11 @@ pub fn build(paths: &Paths, processor: Processor) -> Result<Command> {
             command.args(["build", "--target-dir"]).arg(&paths.target);
             command
         }
-        Processor::Riscv => {
-            let mut command = foreign_cargo(paths, "build")?;
+        Processor::Riscv | Processor::Arm => {
+            let mut command = foreign_cargo(paths, processor, "build")?;
             command
                 .args(["-Z", "build-std=std,panic_abort,test"])
-                .args(["--target", TARGET, "--profile", "foreign"])
+                .args(["--target", processor.target(), "--profile", "foreign"])
                 .arg("--target-dir")
                 // In the cache: a new checkout has the same libraries, whose build takes most of the time.
                 .arg(paths.cache.join("foreign"));
@@ -114,8 +116,8 @@ fn cargo() -> Command {
 }
 
 /// `cargo VERB` with a compiler that can build the standard library, and a linker for the foreign processor.
-fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
-    let linker = linker(paths)?;
+fn foreign_cargo(paths: &Paths, processor: Processor, verb: &str) -> Result<Command> {
+    let linker = linker(paths, processor)?;
     let mut libraries = vec![linker.join("usr/lib/x86_64-linux-gnu")];
     let mut command = cargo();
     if nightly_with_source() {
@@ -134,7 +136,8 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
             .env("RUSTC_BOOTSTRAP", "1");
         libraries.push(debian.join("lib/x86_64-linux-gnu"));
     }
-    let variable = format!("CARGO_TARGET_{}", TARGET.replace('-', "_").to_uppercase());
+    let target = processor.target().replace('-', "_").to_uppercase();
+    let variable = format!("CARGO_TARGET_{target}");
     command
         .arg(verb)
         .env(
@@ -143,7 +146,7 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
         )
         .env(
             format!("{variable}_LINKER"),
-            linker.join("usr/bin/riscv64-linux-gnu-gcc"),
+            linker.join(format!("usr/bin/{}-gcc", gnu(processor))),
         )
         .env(
             format!("{variable}_RUSTFLAGS"),
@@ -152,26 +155,34 @@ fn foreign_cargo(paths: &Paths, verb: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Assembler, linker and C library. Every build calls this; the step runs and prints once.
-fn linker(paths: &Paths) -> Result<PathBuf> {
-    static PREPARED: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(folder) = PREPARED.get() {
+/// GNU's name of a processor's programs, which Debian's tools for it have in their names.
+fn gnu(processor: Processor) -> String {
+    format!("{}-linux-gnu", processor.rust())
+}
+
+/// Assembler, linker and C library. Every build calls this; the step of a processor runs and prints once.
+fn linker(paths: &Paths, processor: Processor) -> Result<PathBuf> {
+    static PREPARED: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut prepared = PREPARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let architecture = processor.debian();
+    if let Some(folder) = prepared.get(architecture) {
         return Ok(folder.clone());
     }
-    let mut steps = Steps::new(1);
-    let title = "linker for riscv64 (45 MB to fetch, 180 MB unpacked)";
     let folder = unpacked(
         paths,
-        &mut steps,
-        "linker-riscv64",
+        &mut Steps::new(1),
+        &format!("linker-{architecture}"),
         "bookworm",
-        title,
+        &format!("linker for {architecture} (45 MB to fetch, 180 MB unpacked)"),
         |step, folder| {
-            let names = ["gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"];
+            let compiler = format!("gcc-{}", gnu(processor));
+            let library = format!("libc6-dev-{architecture}-cross");
+            let names = [&*compiler, &*library];
             packages::unpack(step, Processor::X86, "bookworm", &names, folder)
         },
     )?;
-    Ok(PREPARED.get_or_init(|| folder).clone())
+    prepared.insert(architecture, folder.clone());
+    Ok(folder)
 }
 
 /// Whether rustup has a nightly compiler with the library's source.

@@ -143,6 +143,7 @@ fn a_library_without_pads_is_refused_and_a_copy_is_probed() -> Result<()> {
     let (pad, other): (&[u8], u8) = match std::env::consts::ARCH {
         "x86_64" => (&[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3], 0x90),
         "riscv64" => (&[0x13, 0x00, 0x00, 0x00, 0x82, 0x80], 0x93),
+        "aarch64" => (&[0x1f, 0x20, 0x03, 0xd5, 0xc0, 0x03, 0x5f, 0xd6], 0x3f),
         other => bail!("no pad is known for {other}"),
     };
     let pads: Vec<usize> = bytes

@@ -53,7 +53,7 @@ pub fn disk(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     let mut steps = Steps::new(1);
     let folder = match processor {
         Processor::X86 => own_disk(paths, &mut steps)?,
-        Processor::Riscv => debian_disk(paths, &mut steps, processor)?,
+        Processor::Riscv | Processor::Arm => debian_disk(paths, &mut steps, processor)?,
     };
     Ok(folder.join("image"))
 }

@@ -9,6 +9,8 @@ pub enum Processor {
     X86,
     /// The processor whose emulation has a dTLB counter.
     Riscv,
+    /// The other processor of servers, whose emulation has no dTLB counter.
+    Arm,
 }
 
 impl Processor {
@@ -18,6 +20,7 @@ impl Processor {
         match self {
             Self::X86 => "amd64",
             Self::Riscv => "riscv64",
+            Self::Arm => "arm64",
         }
     }
 
@@ -27,7 +30,24 @@ impl Processor {
         match self {
             Self::X86 => "x86_64",
             Self::Riscv => "riscv64",
+            Self::Arm => "aarch64",
         }
+    }
+
+    /// Rust's name of the target for which the processor's programs are built.
+    #[must_use]
+    pub fn target(self) -> &'static str {
+        match self {
+            Self::X86 => "x86_64-unknown-linux-gnu",
+            Self::Riscv => "riscv64gc-unknown-linux-gnu",
+            Self::Arm => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// Whether its programs are built for another processor than this machine's.
+    #[must_use]
+    pub fn foreign(self) -> bool {
+        self != Self::X86
     }
 
     /// Debian suite of the guest's programs, except the kernel.
@@ -35,8 +55,8 @@ impl Processor {
     pub fn suite(self) -> &'static str {
         match self {
             Self::X86 => "bookworm",
-            // Debian supports this processor from this suite on.
-            Self::Riscv => "trixie",
+            // Debian supports the first of them from this suite on.
+            Self::Riscv | Self::Arm => "trixie",
         }
     }
 
@@ -46,6 +66,27 @@ impl Processor {
         match self {
             Self::X86 => "qemu-system-x86_64",
             Self::Riscv => "qemu-system-riscv64",
+            Self::Arm => "qemu-system-aarch64",
+        }
+    }
+
+    /// The kernel's parameters for this processor.
+    #[must_use]
+    pub fn parameters(self) -> &'static str {
+        match self {
+            Self::X86 | Self::Riscv => "console=ttyS0",
+            // One set of page tables: with two the emulator forgets its translations twice in each system call.
+            Self::Arm => "console=ttyAMA0 kpti=off",
+        }
+    }
+
+    /// The emulator's option for four processors on two nodes.
+    #[must_use]
+    pub fn four(self) -> &'static str {
+        match self {
+            Self::X86 | Self::Riscv => "4",
+            // The emulator warns of a socket that spans nodes.
+            Self::Arm => "4,sockets=2,cores=2",
         }
     }
 
@@ -62,6 +103,8 @@ impl Processor {
                 "-cpu",
                 "rv64,sscofpmf=true,pmu-mask=0xfff8,sv57=off",
             ],
+            // A core of servers that signs no pointers: the emulator would compute each signature.
+            Self::Arm => &["-machine", "virt", "-cpu", "neoverse-n1"],
         }
     }
 }
@@ -97,7 +140,7 @@ pub struct Guest {
 pub const BARE_MIB: u32 = 256;
 
 /// All emulated machines, in the order in which they run.
-pub static ALL: [Guest; 3] = [
+pub static ALL: [Guest; 4] = [
     Guest {
         name: "x86-6.1",
         processor: Processor::X86,
@@ -144,6 +187,27 @@ pub static ALL: [Guest; 3] = [
             "guest_processors_that_go_and_come_are_sampled_again",
             "guest_events_without_a_counter_give_a_verdict_and_no_figure",
             "guest_shared_counters_are_shown_and_nothing_is_scaled_up",
+            "the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan",
+        ]],
+    },
+    Guest {
+        name: "arm64-6.12",
+        processor: Processor::Arm,
+        suite: "trixie",
+        kernel: "linux-image-arm64",
+        node_mib: 2048,
+        bare_nodes: false,
+        jvm: true,
+        rungs: "fexit,kprobe,software",
+        seconds: 1800,
+        must: &[&[
+            "release",
+            "processors",
+            "nodes",
+            "jvm",
+            "every_rung_counts_the_same",
+            "pads_are_hit_as_often_as_they_are_called",
+            "pages::pages_that_were_swapped_out_are_reported",
             "the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan",
         ]],
     },
@@ -205,7 +269,7 @@ mod tests {
 
     #[test]
     fn guests_are_found_by_name_and_others_named() {
-        assert_eq!(Guest::named(None).expect("all").len(), 3);
+        assert_eq!(Guest::named(None).expect("all").len(), 4);
         assert_eq!(
             Guest::named(Some("riscv64")).expect("one")[0].suite,
             "trixie"

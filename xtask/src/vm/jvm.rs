@@ -31,7 +31,7 @@ pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<
             setup::marker_step(paths, &mut steps)?;
             paths.marker().join(JAR_NAME)
         }
-        Processor::Riscv => jar_for(paths, processor, library, &mut steps)?,
+        Processor::Riscv | Processor::Arm => jar_for(paths, processor, library, &mut steps)?,
     };
     setup::fixture_step(paths, &mut steps)?;
     files.push(GuestFile {
@@ -80,7 +80,7 @@ fn jar_for(
 #[must_use]
 pub fn variables(processor: Processor) -> String {
     let more = match processor {
-        Processor::X86 => "",
+        Processor::X86 | Processor::Arm => "",
         Processor::Riscv => " SMTT_FAULT_HOOK=kprobe SMTT_PAGE_WALKS=1",
     };
     format!("export SMTT_JAVA_ROOT={DISK}{more}\n")

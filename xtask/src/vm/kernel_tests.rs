@@ -80,7 +80,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     command.arg("--message-format=json");
     match guest.processor {
         Processor::X86 => command.arg("--workspace"),
-        Processor::Riscv => command.args([
+        Processor::Riscv | Processor::Arm => command.args([
             "--package=smtt-tests",
             "--package=smtt-daemon",
             "--package=smtt-ctl",
@@ -90,7 +90,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let library = cross::marker_library(paths, guest.processor)?;
     let chosen = match guest.processor {
         Processor::X86 => X86,
-        Processor::Riscv => FOREIGN,
+        Processor::Riscv | Processor::Arm => FOREIGN,
     };
     let mut last = vec![SWAPPED];
     if guest.jvm {
@@ -167,7 +167,7 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
 /// The required features of a guest. Each has two nodes and may take processors offline; the foreign one counts misses.
 fn must_have(guest: &Guest) -> String {
     let more = match guest.processor {
-        Processor::X86 => "",
+        Processor::X86 | Processor::Arm => "",
         Processor::Riscv => ",dtlb_counters",
     };
     // The one that is known to wake again and has a daemon, whose memory a test may use up.
@@ -203,7 +203,7 @@ fn programs(chosen: &[Chosen], last: &[Chosen]) -> BTreeSet<&'static str> {
 /// # Errors
 /// When the program cannot be stripped.
 pub fn small(paths: &Paths, processor: Processor, built: &Path) -> Result<PathBuf> {
-    if processor != Processor::X86 {
+    if processor.foreign() {
         return Ok(built.to_owned());
     }
     let folder = paths.target.join("vm");

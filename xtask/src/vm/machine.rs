@@ -176,7 +176,7 @@ impl Machine<'_> {
         let (processors, memory_slots) = if self.guest.bare_nodes {
             ("5", format!(",slots=1,maxmem={}M", 4 * self.guest.node_mib))
         } else {
-            ("4", String::new())
+            (self.guest.processor.four(), String::new())
         };
         command.args([
             "-accel",
@@ -222,8 +222,11 @@ impl Machine<'_> {
         // is too busy to emulate some ticks in time.
         command.args([
             "-append",
-            "console=ttyS0 quiet loglevel=1 panic=-1 no_timer_check memhp_default_state=online_movable rdinit=/init \
-             systemd.show_status=no systemd.getty_auto=no",
+            &format!(
+                "{} quiet loglevel=1 panic=-1 no_timer_check memhp_default_state=online_movable \
+                 rdinit=/init systemd.show_status=no systemd.getty_auto=no",
+                self.guest.processor.parameters()
+            ),
         ]);
         if let Some(disk) = &self.disk {
             command.args(["-device", "virtio-blk-pci,drive=disk"]);

@@ -58,16 +58,26 @@ impl Prepared {
 pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
     let mut steps = Steps::new(3);
     let architecture = guest.processor.debian();
+    // A folder of its own for the emulator that a usual run does not need.
+    let (name, title, names): (_, _, &[&str]) = match guest.processor {
+        Processor::X86 | Processor::Riscv => (
+            "emulator",
+            "emulator (90 MB to fetch, 350 MB unpacked)",
+            &["qemu-system-x86", "qemu-system-misc"],
+        ),
+        Processor::Arm => (
+            "emulator-arm64",
+            "emulator of arm64 (60 MB to fetch, 250 MB unpacked)",
+            &["qemu-system-arm"],
+        ),
+    };
     let emulator = unpacked(
         paths,
         &mut steps,
-        "emulator",
+        name,
         EMULATOR_SUITE,
-        "emulator (90 MB to fetch, 350 MB unpacked)",
-        |step, folder| {
-            let names = ["qemu-system-x86", "qemu-system-misc"];
-            packages::unpack(step, Processor::X86, EMULATOR_SUITE, &names, folder)
-        },
+        title,
+        |step, folder| packages::unpack(step, Processor::X86, EMULATOR_SUITE, names, folder),
     )?;
     let kernel = unpacked(
         paths,

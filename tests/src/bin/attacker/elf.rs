@@ -16,10 +16,10 @@ pub fn giant() -> Vec<u8> {
     let sections_at = (names_at + names_size).next_multiple_of(8);
     let mut file = Vec::with_capacity((sections_at + 4 * SECTION) as usize);
     file.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
-    let machine: u16 = if cfg!(target_arch = "x86_64") {
-        62
-    } else {
-        243
+    let machine: u16 = match std::env::consts::ARCH {
+        "x86_64" => 62,
+        "aarch64" => 183,
+        _ => 243,
     };
     for half in [3, machine] {
         file.extend(half.to_le_bytes());
