@@ -430,7 +430,12 @@ fn absent(core: &MeasuredCore) -> Option<String> {
     core.plan
         .caveats
         .iter()
-        .find(|caveat| caveat.code == CaveatCode::PmuAbsent)
+        .find(|caveat| {
+            matches!(
+                caveat.code,
+                CaveatCode::PmuAbsent | CaveatCode::EventsAbsent
+            )
+        })
         .map(|caveat| caveat.text.clone())
 }
 

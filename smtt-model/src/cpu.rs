@@ -184,7 +184,13 @@ pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, Ove
             // ones.
             roles.retain(|role, _| given.contains(role));
         }
-        let published = row.map_or(Capability::Unknown, |row| row.family.capability);
+        let denied = row.is_some_and(|row| row.denied_by(pmu));
+        if denied {
+            // They would count 0, which nobody has measured.
+            roles.retain(|role, event| given.contains(role) || event.pmu() != pmu.name);
+        }
+        let published = row.filter(|_| !denied);
+        let published = published.map_or(Capability::Unknown, |row| row.family.capability);
         let ratio_capability = events::capability(published, &roles, &given);
         let plan = Plan::of(&plan::Given {
             pmu: &pmu.name,
@@ -217,6 +223,16 @@ pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, Ove
             core.plan.caveats.push(Caveat {
                 code: CaveatCode::UnknownCpu,
                 text: why.clone(),
+            });
+        }
+        if denied {
+            core.plan.caveats.push(Caveat {
+                code: CaveatCode::EventsAbsent,
+                text: format!(
+                    "the PMU `{}` of this machine does not have `{}`, which every {} has: it is emulated, or a \
+                     hypervisor hides its events, and nothing of page walks can be counted here",
+                    core.pmu, table::ARM_WALKS, core.uarch
+                ),
             });
         }
         cores.push(core);

@@ -2,7 +2,7 @@
 //! machine reports the layout in sysfs (`/sys/bus/event_source/devices/PMU/format`); for a missing PMU the kernel's
 //! documented layout is assumed, so that any CPU can be described on any machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 
@@ -178,6 +178,8 @@ pub struct Pmu {
     pub present: Option<bool>,
     /// Terms of the PMU's events.
     pub terms: BTreeMap<String, Bits>,
+    /// Events that the kernel names for this PMU; empty where it names none.
+    pub events: BTreeSet<String>,
 }
 
 /// The PMUs of a machine.
@@ -251,6 +253,7 @@ impl Pmus {
                         .iter()
                         .filter_map(|&(term, bits)| Some((term.to_owned(), Bits::parse(bits)?)))
                         .collect(),
+                    events: BTreeSet::new(),
                 })
                 .collect(),
         )
@@ -282,11 +285,13 @@ impl Pmus {
             if terms.is_empty() {
                 terms = assumed.map(|pmu| pmu.terms).unwrap_or_default();
             }
+            let events = files.names(&format!("{DEVICES}/{name}/events"));
             pmus.0.push(Pmu {
                 name,
                 perf_type,
                 present: Some(true),
                 terms,
+                events: events.into_iter().collect(),
             });
         }
         pmus.0.sort_by(|a, b| a.name.cmp(&b.name));

@@ -9,7 +9,7 @@ mod others;
 #[cfg(test)]
 mod tests;
 
-use super::encoding::{PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE};
+use super::encoding::{PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, Pmu};
 use super::role::CoreType::*;
 use super::role::{Capability, CoreType, Role};
 use Quirk::*;
@@ -223,7 +223,17 @@ const fn arm(uarch: &'static str, part: u16, family: Family) -> Core {
     row
 }
 
+/// The kernel's name of the event `DTLB_WALK` of Arm's cores.
+pub const ARM_WALKS: &str = "dtlb_walk";
+
 impl Core {
+    /// Whether the kernel denies that the PMU counts the events of this core type. On Arm the kernel names the common
+    /// events that the PMU has, and [`ARM_WALKS`] is one that every core type of the table has. It opens any number
+    /// all the same, and an event that the PMU lacks counts 0: in emulators, and where a hypervisor hides events.
+    pub fn denied_by(&self, pmu: &Pmu) -> bool {
+        self.arm_part.is_some() && !pmu.events.is_empty() && !pmu.events.contains(ARM_WALKS)
+    }
+
     const fn of_type(mut self, core_type: CoreType) -> Self {
         self.core_type = Some(core_type);
         self

@@ -13,6 +13,8 @@ use super::{Figure, FigureName, Formula, Given, Ratio, same_encoding};
 pub enum CaveatCode {
     /// This machine does not have the PMU.
     PmuAbsent,
+    /// This machine's PMU does not have the core's events.
+    EventsAbsent,
     /// No published events for this CPU.
     UnknownCpu,
     /// An event comes from the configuration.

@@ -171,6 +171,49 @@ fn a_machine_without_counters_says_so_and_one_with_them_has_their_numbers() {
     );
 }
 
+/// Linux names the common events that an Arm PMU has, and opens any other number, which then counts 0.
+#[test]
+fn an_arm_pmu_without_its_cores_events_counts_only_what_the_configuration_gives() {
+    use Role::*;
+    let pmu = "sys/bus/event_source/devices/armv8_pmuv3";
+    let machine = |events: &[&str], given: &[(Role, &str)]| {
+        let mut files = BTreeMap::from(
+            [
+                (
+                    "sys/devices/system/cpu/cpu0/regs/identification/midr_el1",
+                    "0x00000000414fd0c1\n",
+                ),
+                (&format!("{pmu}/type"), "10\n"),
+                (&format!("{pmu}/format/event"), "config:0-15\n"),
+            ]
+            .map(|(path, text)| (path.to_owned(), text.to_owned())),
+        );
+        for event in events {
+            files.insert(format!("{pmu}/events/{event}"), "event=0x11\n".to_owned());
+        }
+        measured(&CpuId::read(&files), given)
+            .expect("description")
+            .cores
+            .remove(0)
+    };
+    let emulated = machine(&["cpu_cycles", "stall_backend"], &[]);
+    assert_eq!(
+        (emulated.uarch.as_str(), emulated.pmu.as_str()),
+        ("Neoverse N1", "armv8_pmuv3")
+    );
+    assert!(warns(&emulated, CaveatCode::EventsAbsent));
+    assert!(!emulated.roles.contains_key(&DsideWalksCombined));
+    assert!(emulated.plan.figures.is_empty(), "{:?}", emulated.plan);
+    // What the kernel itself counts can take their place.
+    let given = machine(&["cpu_cycles"], &[(LoadWalksCompleted, "cpu-clock")]);
+    assert!(given.roles.contains_key(&LoadWalksCompleted) && !given.plan.figures.is_empty());
+    for events in [&["cpu_cycles", "dtlb_walk"][..], &[]] {
+        let real = machine(events, &[]);
+        assert!(!warns(&real, CaveatCode::EventsAbsent), "{events:?}");
+        assert!(real.roles.contains_key(&DsideWalksCombined), "{events:?}");
+    }
+}
+
 #[test]
 fn text_and_json_show_events_figures_and_passes() {
     let measured = on("GenuineIntel-6-8F");
