@@ -133,6 +133,13 @@ impl Probes {
                         VerdictState::NotApplicable,
                         "switched off by [probe.fault] hook",
                     )
+                } else if row.rung == RUNG_RAW_TRACEPOINT && !cfg!(target_arch = "x86_64") {
+                    // Other processors got a tracepoint of that name later, with codes of their own.
+                    verdict(
+                        row,
+                        VerdictState::Unsupported,
+                        "its error code is known for x86-64 only: the next rung takes its place",
+                    )
                 } else if fault_rung.is_some_and(|rung| rung != row.rung) {
                     verdict(
                         row,
@@ -160,12 +167,6 @@ impl Probes {
                     row,
                     VerdictState::NotApplicable,
                     "only the raw tracepoints of page faults see which memory a task touches first",
-                )
-            } else if row.rung == RUNG_RAW_TRACEPOINT && !cfg!(target_arch = "x86_64") {
-                verdict(
-                    row,
-                    VerdictState::Unsupported,
-                    "its arguments are known for x86-64 only; the software event takes its place",
                 )
             } else if let (true, Some(reason)) =
                 (matches!(row.probe, "fork" | "signal" | "oom"), &no_offsets)
