@@ -102,17 +102,26 @@ fn load(
         return Ok(None);
     }
     let mut probes = Probes::load(settings)?;
-    if settings.fault_hook == FaultHook::RawTracepoint
+    // A forced rung that this kernel lacks: the feature, the beginning of its hooks' names, and what is missing.
+    let forced = match settings.fault_hook {
+        FaultHook::RawTracepoint => Some((
+            "raw_tracepoint",
+            "this kernel has no exceptions:page_fault_user",
+        )),
+        FaultHook::Fexit => Some((
+            "fexit",
+            "this kernel has no programs for the return of its fault handler",
+        )),
+        _ => None,
+    };
+    if let Some((feature, why)) = forced
         && probes.verdicts().iter().any(|verdict| {
             verdict.name == "fault"
                 && verdict.verdict == VerdictState::Unsupported
-                && verdict.hook.starts_with("raw")
+                && verdict.hook.starts_with(feature)
         })
     {
-        skip(
-            "raw_tracepoint",
-            "this kernel has no exceptions:page_fault_user",
-        )?;
+        skip(feature, why)?;
         return Ok(None);
     }
     probes.attach_library(&library()?)?;

@@ -157,6 +157,15 @@ fn reads_and_writes_are_exact_ten_runs_out_of_ten() -> Result<()> {
 }
 
 #[test]
+fn the_return_of_the_handler_gives_the_same_counts() -> Result<()> {
+    exact(FaultHook::Fexit, |read, write| FaultCounters {
+        read,
+        write,
+        ..FaultCounters::default()
+    })
+}
+
+#[test]
 fn the_software_event_gives_the_same_counts_without_the_access() -> Result<()> {
     exact(FaultHook::Software, |read, write| FaultCounters {
         unknown: read + write,
@@ -201,7 +210,16 @@ fn grace_period() -> Result<Duration> {
 
 #[test]
 fn what_was_before_tracing_closes_the_gap_to_the_kernels_count() -> Result<()> {
-    let mut settings = with_hook(FaultHook::RawTracepoint);
+    closes_the_gap(FaultHook::RawTracepoint)
+}
+
+#[test]
+fn what_was_before_tracing_closes_the_gap_by_the_return_of_the_handler_too() -> Result<()> {
+    closes_the_gap(FaultHook::Fexit)
+}
+
+fn closes_the_gap(hook: FaultHook) -> Result<()> {
+    let mut settings = with_hook(hook);
     // The hooks are detached as soon as no executor lives, and attached again.
     settings.fault_idle = Duration::ZERO;
     let Some(mut lab) = lab(&settings)? else {
