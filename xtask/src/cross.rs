@@ -4,12 +4,14 @@
 //! of the kernel side, which has that source. Assembler, linker and C library are Debian's, unpacked into the cache.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use smtt_common::event::marker::LIBRARY_NAME;
 
 use crate::paths::Paths;
@@ -25,19 +27,16 @@ pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(2400);
 /// # Errors
 /// When no compiler supports the processor, or the build fails.
 pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
-    let (mut command, target) = match processor {
-        Processor::X86 => {
-            let mut command = cargo();
-            command.arg("build");
-            (command, paths.target.clone())
-        }
-        Processor::Riscv | Processor::Arm => {
-            let mut command = foreign_cargo(paths, processor, "build")?;
-            command.args(["-Z", "build-std=core", "--target", processor.target()]);
-            // A separate folder: the programs use more of the standard library, and neither build may invalidate the
-            // other.
-            (command, paths.target.join("foreign-library"))
-        }
+    let (mut command, target) = if processor.foreign() {
+        let mut command = foreign_cargo(paths, processor, "build")?;
+        command.args(["-Z", "build-std=core", "--target", processor.target()]);
+        // A separate folder: the programs use more of the standard library, and neither build may invalidate the
+        // other.
+        (command, paths.target.join("foreign-library"))
+    } else {
+        let mut command = cargo();
+        command.arg("build");
+        (command, paths.target.clone())
     };
     command
         .args(["--package", "smtt-marker-native", "--profile", "marker"])
@@ -49,9 +48,10 @@ pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
         .join(format!("log/build-marker-{}.log", processor.debian()));
     let title = format!("the marker's library for {}", processor.debian());
     Steps::new(1).always(&title, log, |step| step.run(&mut command, BUILD_LIMIT))?;
-    let folder = match processor {
-        Processor::X86 => target,
-        Processor::Riscv | Processor::Arm => target.join(processor.target()),
+    let folder = if processor.foreign() {
+        target.join(processor.target())
+    } else {
+        target
     };
     Ok(folder.join("marker").join(LIBRARY_NAME))
 }
@@ -61,39 +61,102 @@ pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
 /// # Errors
 /// When the libraries cannot be fetched.
 pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBuf>> {
-    Ok(match processor {
-        Processor::X86 => ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
-            .iter()
-            .map(PathBuf::from)
-            .collect(),
-        Processor::Riscv | Processor::Arm => {
-            let there = format!("usr/{}/lib", gnu(processor));
-            vec![linker(paths, processor)?.join(there)]
-        }
+    let name = gnu(processor);
+    Ok(if processor.foreign() {
+        vec![linker(paths, processor)?.join(format!("usr/{name}/lib"))]
+    } else {
+        ["/lib", "/usr/lib"]
+            .map(|folder| Path::new(folder).join(&name))
+            .into()
     })
 }
 
+/// Programs of the workspace to build.
+pub struct Programs<'a> {
+    /// What they are, in the output.
+    pub what: &'a str,
+    /// Name of the log file, without the processor.
+    pub log: &'a str,
+    /// Packages to build; all of the workspace without one. Features of shared dependencies depend on the choice, and
+    /// another choice builds these again.
+    pub packages: &'a [&'a str],
+    /// Names of test programs.
+    pub tests: &'a [&'a str],
+    /// Names of other programs.
+    pub binaries: &'a [&'a str],
+    /// Profile of the build; without one that of this machine's tests, or of programs for emulated machines.
+    pub profile: Option<&'a str>,
+}
+
+impl Programs<'_> {
+    /// Builds the programs for that processor, and returns the path of each by its name.
+    ///
+    /// # Errors
+    /// When no compiler supports the processor, or the build fails.
+    pub fn build(&self, paths: &Paths, processor: Processor) -> Result<BTreeMap<String, PathBuf>> {
+        let mut command = build(paths, processor, self.profile)?;
+        command.arg("--message-format=json");
+        if self.packages.is_empty() {
+            command.arg("--workspace");
+        }
+        for (option, names) in [
+            ("--package", self.packages),
+            ("--test", self.tests),
+            ("--bin", self.binaries),
+        ] {
+            for name in names {
+                command.args([option, name]);
+            }
+        }
+        let architecture = processor.debian();
+        let log = paths
+            .target
+            .join(format!("log/build-{}-{architecture}.log", self.log));
+        let title = format!("{} for {architecture}", self.what);
+        Steps::new(1).always(&title, log.clone(), |step| {
+            step.run(&mut command, BUILD_LIMIT)
+        })?;
+        let messages =
+            fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
+        let names = self.tests.iter().chain(self.binaries);
+        names
+            .map(|name| {
+                let built = executable(&messages, name);
+                let built = built.with_context(|| format!("cargo built no {name}"))?;
+                Ok(((*name).to_owned(), built))
+            })
+            .collect()
+    }
+}
+
+/// Path of a program in cargo's messages.
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name)
+        .find_map(|message| Some(Path::new(message["executable"].as_str()?).to_owned()))
+}
+
 /// `cargo build` for that processor.
-///
-/// # Errors
-/// When no compiler supports the processor.
-pub fn build(paths: &Paths, processor: Processor) -> Result<Command> {
-    let mut command = match processor {
-        Processor::X86 => {
-            let mut command = cargo();
-            command.args(["build", "--target-dir"]).arg(&paths.target);
-            command
+fn build(paths: &Paths, processor: Processor, profile: Option<&str>) -> Result<Command> {
+    let mut command = if processor.foreign() {
+        let mut command = foreign_cargo(paths, processor, "build")?;
+        command
+            .args(["-Z", "build-std=std,panic_abort,test"])
+            .args(["--target", processor.target()])
+            .args(["--profile", profile.unwrap_or("foreign")])
+            .arg("--target-dir")
+            // In the cache: a new checkout has the same libraries, whose build takes most of the time.
+            .arg(paths.cache.join("foreign"));
+        command
+    } else {
+        let mut command = cargo();
+        command.args(["build", "--target-dir"]).arg(&paths.target);
+        if let Some(profile) = profile {
+            command.args(["--profile", profile]);
         }
-        Processor::Riscv | Processor::Arm => {
-            let mut command = foreign_cargo(paths, processor, "build")?;
-            command
-                .args(["-Z", "build-std=std,panic_abort,test"])
-                .args(["--target", processor.target(), "--profile", "foreign"])
-                .arg("--target-dir")
-                // In the cache: a new checkout has the same libraries, whose build takes most of the time.
-                .arg(paths.cache.join("foreign"));
-            command
-        }
+        command
     };
     command.current_dir(&paths.root);
     Ok(command)
@@ -155,6 +218,19 @@ fn foreign_cargo(paths: &Paths, processor: Processor, verb: &str) -> Result<Comm
     Ok(command)
 }
 
+/// The C compiler for a foreign processor.
+///
+/// # Errors
+/// When the compiler cannot be fetched.
+pub fn compiler(paths: &Paths, processor: Processor) -> Result<Command> {
+    let folder = linker(paths, processor)?;
+    let mut command = Command::new(folder.join(format!("usr/bin/{}-gcc", gnu(processor))));
+    command
+        .env("LD_LIBRARY_PATH", folder.join("usr/lib/x86_64-linux-gnu"))
+        .arg(format!("--sysroot={}", folder.display()));
+    Ok(command)
+}
+
 /// GNU's name of a processor's programs, which Debian's tools for it have in their names.
 fn gnu(processor: Processor) -> String {
     format!("{}-linux-gnu", processor.rust())
@@ -193,4 +269,21 @@ fn nightly_with_source() -> bool {
                 .join("lib/rustlib/src/rust/library/std")
                 .is_dir()
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::executable;
+    use std::path::PathBuf;
+
+    #[test]
+    fn a_program_is_found_among_cargos_messages() {
+        let messages = "   Compiling a v1\n{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"a\"},\"executable\":null}\n\
+                        {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"kernel\"},\"executable\":\"/t/kernel-1\"}\n";
+        assert_eq!(
+            executable(messages, "kernel"),
+            Some(PathBuf::from("/t/kernel-1"))
+        );
+        assert_eq!(executable(messages, "a"), None);
+    }
 }

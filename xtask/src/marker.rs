@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64, R_X86_64_TLSDESC};
+use object::elf::{EM_AARCH64, EM_RISCV, EM_X86_64, R_AARCH64_TLSDESC, R_X86_64_TLSDESC};
 use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{LIBRARY_NAME, SYMBOL_PREFIX};
 
@@ -31,6 +31,17 @@ Can-Retransform-Classes: true
 Implementation-Title: smtt-marker
 ";
 
+/// The libraries of one processor in the jar.
+#[derive(Clone, Debug)]
+pub struct Bundled {
+    /// The processor's name, as the jar's folders have it.
+    pub processor: &'static str,
+    /// The marker's own library.
+    pub marker: PathBuf,
+    /// The library with the variable of a thread's context. Without it, the option `otel=true` says so.
+    pub thread_context: Option<PathBuf>,
+}
+
 /// Builds `smtt-marker.jar` and `libsmtt_marker.so` into `out_dir`, against the Spark whose jars are in `jars`.
 ///
 /// # Errors
@@ -38,24 +49,19 @@ Implementation-Title: smtt-marker
 /// differs from `smtt-common`.
 pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
-    let library = build_library(root, out_dir)?;
-    let pads = check_pads(&library)?;
-    let jar = build_jar(
-        root,
-        jars,
-        out_dir,
-        &[(std::env::consts::ARCH, library.clone())],
-    )?;
+    let own = build_own(root, out_dir)?;
+    let pads = check_pads(&own.marker)?;
+    let jar = build_jar(root, jars, out_dir, std::slice::from_ref(&own))?;
     check_hooks(&jar, jars)?;
     println!(
         "marker: {} and {} ({pads} probe pads checked)",
         jar.display(),
-        library.display()
+        own.marker.display()
     );
     Ok(())
 }
 
-/// Builds a jar that also runs on other processors: with a library for each, under the processor's name.
+/// Builds a jar that also runs on other processors: with the libraries of each, under the processor's name.
 ///
 /// # Errors
 /// When a tool is missing or fails, or a probe pad does not begin with its nop.
@@ -63,13 +69,33 @@ pub fn build_jar_for(
     root: &Path,
     jars: &Path,
     out_dir: &Path,
-    libraries: &[(&str, PathBuf)],
+    libraries: &[Bundled],
 ) -> Result<PathBuf> {
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
-    for (_, library) in libraries {
-        check_pads(library)?;
+    for bundled in libraries {
+        check_pads(&bundled.marker)?;
     }
     build_jar(root, jars, out_dir, libraries)
+}
+
+/// Builds this machine's libraries. The marker's own gets its place in `out_dir`.
+///
+/// # Errors
+/// When a library does not build.
+pub fn build_own(root: &Path, out_dir: &Path) -> Result<Bundled> {
+    let marker = build_library(root, out_dir)?;
+    let folder = out_dir.join("thread-context");
+    let mut compiler = Command::new("cc");
+    if cfg!(target_arch = "x86_64") {
+        // The form of access that the proposal recommends; on aarch64 it is the compiler's own choice.
+        compiler.arg("-mtls-dialect=gnu2");
+    }
+    let thread_context = build_thread_context(root, &mut compiler, &folder)?;
+    Ok(Bundled {
+        processor: std::env::consts::ARCH,
+        marker,
+        thread_context: Some(thread_context),
+    })
 }
 
 /// Builds the native library and copies it to its place.
@@ -108,12 +134,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Compiles the classes and packs them with the libraries.
-fn build_jar(
-    root: &Path,
-    jars: &Path,
-    out_dir: &Path,
-    libraries: &[(&str, PathBuf)],
-) -> Result<PathBuf> {
+fn build_jar(root: &Path, jars: &Path, out_dir: &Path, libraries: &[Bundled]) -> Result<PathBuf> {
     ensure!(
         jars.is_dir(),
         "{} is no folder with Spark's jars; run `cargo xtask setup`",
@@ -152,14 +173,18 @@ fn build_jar(
     javac.args(sources(&marker.join("java"))?);
     run(&mut javac, "javac compiles the marker")?;
 
-    for (processor, library) in libraries {
-        let bundled = classes.join("native").join(format!("linux-{processor}"));
-        fs::create_dir_all(&bundled)?;
-        fs::copy(library, bundled.join(LIBRARY_NAME))
-            .with_context(|| format!("cannot copy {}", library.display()))?;
-        // A compiler of C for another processor is not there in general: without the library, `otel=true` says so.
-        if *processor == std::env::consts::ARCH {
-            build_thread_context(root, &bundled.join(THREAD_CONTEXT_LIBRARY))?;
+    for bundled in libraries {
+        let folder = classes
+            .join("native")
+            .join(format!("linux-{}", bundled.processor));
+        fs::create_dir_all(&folder)?;
+        let thread_context = bundled.thread_context.iter();
+        for (library, name) in [(&bundled.marker, LIBRARY_NAME)]
+            .into_iter()
+            .chain(thread_context.map(|library| (library, THREAD_CONTEXT_LIBRARY)))
+        {
+            fs::copy(library, folder.join(name))
+                .with_context(|| format!("cannot copy {}", library.display()))?;
         }
     }
     let manifest = work.join("MANIFEST.MF");
@@ -184,9 +209,14 @@ fn build_jar(
     Ok(jar)
 }
 
-/// Compiles the library with the variable of a thread's context, and checks that readers will find the variable.
-fn build_thread_context(root: &Path, library: &Path) -> Result<()> {
-    let mut compiler = Command::new("cc");
+/// Compiles the library with the variable of a thread's context into `folder`, and checks that readers will find the
+/// variable. `compiler` is the processor's own.
+///
+/// # Errors
+/// When the compiler is missing or fails, or readers would not find the variable.
+pub fn build_thread_context(root: &Path, compiler: &mut Command, folder: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let library = folder.join(THREAD_CONTEXT_LIBRARY);
     compiler.args([
         "-std=c99",
         "-O2",
@@ -201,33 +231,34 @@ fn build_thread_context(root: &Path, library: &Path) -> Result<()> {
         "-Wl,-z,now",
         "-Wl,-soname,libsmtt_thread_context.so",
     ]);
-    if cfg!(target_arch = "x86_64") {
-        // The form of access that the proposal recommends; on aarch64 it is the compiler's own choice.
-        compiler.arg("-mtls-dialect=gnu2");
-    }
     compiler
         .arg("-o")
-        .arg(library)
+        .arg(&library)
         .arg(root.join("smtt-marker/native/thread_context.c"));
     run(
-        &mut compiler,
-        "cc compiles the library of threads' contexts",
+        compiler,
+        "a compiler makes the library of threads' contexts",
     )?;
-    let bytes = fs::read(library)?;
+    let bytes = fs::read(&library)?;
     let elf = Elf::parse(&bytes).with_context(|| format!("cannot read {}", library.display()))?;
     ensure!(
         elf.thread_local(THREAD_CONTEXT).is_some(),
         "{} does not export {THREAD_CONTEXT} as a variable of each thread",
         library.display()
     );
-    if elf.machine() == EM_X86_64 {
+    let descriptor = match elf.machine() {
+        EM_X86_64 => Some(R_X86_64_TLSDESC),
+        EM_AARCH64 => Some(R_AARCH64_TLSDESC),
+        _ => None,
+    };
+    if let Some(descriptor) = descriptor {
         ensure!(
-            elf.relocation(THREAD_CONTEXT, R_X86_64_TLSDESC).is_some(),
+            elf.relocation(THREAD_CONTEXT, descriptor).is_some(),
             "{} does not access {THREAD_CONTEXT} by a TLS descriptor",
             library.display()
         );
     }
-    Ok(())
+    Ok(library)
 }
 
 /// Every Java source below a folder.

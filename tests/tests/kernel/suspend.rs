@@ -24,6 +24,8 @@ use crate::lab::{Workload, lab, with_hook};
 use crate::victim::same;
 
 const STATE: &str = "/sys/power/state";
+/// Kinds of the state `mem`.
+const KINDS: &str = "/sys/power/mem_sleep";
 const ALARM: &str = "/sys/class/rtc/rtc0/wakealarm";
 /// Seconds until the alarm of the machine's clock wakes it. Its CPUs need some of them to go to sleep, many where they
 /// are emulated beside other work.
@@ -43,8 +45,18 @@ fn obstacle() -> Option<String> {
     if !Path::new(ALARM).exists() {
         return Some(format!("no clock wakes this machine: there is no {ALARM}"));
     }
-    (!must_have("suspend"))
-        .then(|| "only the emulated machine that is known to wake again is suspended".into())
+    if must_have("suspend") {
+        return None;
+    }
+    let kinds = fs::read_to_string(KINDS).unwrap_or_default();
+    Some(if kinds.contains("deep") {
+        "only the emulated machine that is known to wake again is suspended".into()
+    } else {
+        format!(
+            "{KINDS} has {:?} and no deep: its CPUs would not go offline",
+            kinds.trim()
+        )
+    })
 }
 
 /// Suspends the machine until the alarm. An emulated machine sleeps once: it is left with a wake-up that ends every later

@@ -1,19 +1,16 @@
 //! The experiment's workloads in a guest whose dTLB counters work.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::guest::Guest;
-use super::kernel_tests::executable;
+use super::kernel_tests::FOREIGN_PACKAGES;
 use super::machine::{GuestFile, Init, Machine};
 use super::{disk, jvm, prepare};
-use crate::cross::{self, BUILD_LIMIT};
+use crate::cross::{self, Programs};
 use crate::paths::Paths;
 use crate::setup;
-use crate::step::Steps;
 
 /// The program that runs the workloads in the guest.
 const PROGRAM: &str = "experiment";
@@ -66,7 +63,6 @@ pub fn experiment(
 
 /// The guest's files, and the path of the program in it.
 fn build(paths: &Paths, guest: &Guest) -> Result<(Vec<GuestFile>, String)> {
-    let architecture = guest.processor.debian();
     let library = cross::marker_library(paths, guest.processor)?;
     let mut files = jvm::files(paths, guest.processor, &library)?;
     files.push(GuestFile {
@@ -83,32 +79,20 @@ fn build(paths: &Paths, guest: &Guest) -> Result<(Vec<GuestFile>, String)> {
     });
     // The packages of the tests, and one test: another choice would build the shared dependencies again with other
     // features.
-    let mut command = cross::build(paths, guest.processor)?;
-    command.args(["--message-format=json", "--package", "smtt-tests"]);
-    command.args(["--test", "jvm"]);
-    command.args(["--package", "smtt-daemon", "--package", "smtt-ctl"]);
-    let binaries = [jvm::PROGRAMS[0], jvm::PROGRAMS[1], PROGRAM];
-    for binary in binaries {
-        command.args(["--bin", binary]);
+    let built = Programs {
+        what: "the experiment's programs",
+        log: "experiment",
+        packages: FOREIGN_PACKAGES,
+        tests: &["jvm"],
+        binaries: &[jvm::PROGRAMS[0], jvm::PROGRAMS[1], PROGRAM],
+        profile: None,
     }
-    let log = paths
-        .target
-        .join(format!("log/build-experiment-{architecture}.log"));
-    Steps::new(1).always(
-        &format!("the experiment's programs for {architecture}"),
-        log.clone(),
-        |step| step.run(&mut command, BUILD_LIMIT),
-    )?;
-    let messages =
-        fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
-    let mut there = String::new();
-    for binary in binaries {
-        let built: PathBuf =
-            executable(&messages, binary).with_context(|| format!("cargo built no {binary}"))?;
-        there = built.display().to_string();
+    .build(paths, guest.processor)?;
+    let there = built[PROGRAM].display().to_string();
+    for (_, here) in built.into_iter().filter(|(name, _)| name != "jvm") {
         files.push(GuestFile {
-            here: built,
-            there: there.clone(),
+            there: here.display().to_string(),
+            here,
         });
     }
     Ok((files, there))

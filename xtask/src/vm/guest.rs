@@ -127,9 +127,12 @@ pub struct Guest {
     pub bare_nodes: bool,
     /// Whether the guest has a disk with a JVM.
     pub jvm: bool,
-    /// Rungs of the fault ladder that the guest's kernel must have, and further features that the tests against the
-    /// kernel require.
-    pub rungs: &'static str,
+    /// Features that the guest must have, beside those of every guest: rungs of the fault ladder, and what some tests
+    /// require. `spare_machine`: a guest with a daemon, whose memory a test may use up. `suspend`: it is known to wake
+    /// again.
+    pub features: &'static str,
+    /// Whether it runs by its name only, because its programs are built for it alone.
+    pub by_name: bool,
     /// Seconds that its build and its tests take beside other work.
     pub seconds: u64,
     /// Rows that must be ok in this guest. The others may be unsupported, but never broken.
@@ -149,7 +152,8 @@ pub static ALL: [Guest; 4] = [
         node_mib: 1024,
         bare_nodes: false,
         jvm: false,
-        rungs: "raw_tracepoint,fexit,kprobe,software",
+        features: "raw_tracepoint,fexit,kprobe,software",
+        by_name: false,
         seconds: 1200,
         must: &[X86_MUST],
     },
@@ -161,7 +165,8 @@ pub static ALL: [Guest; 4] = [
         node_mib: 1024,
         bare_nodes: true,
         jvm: true,
-        rungs: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes",
+        features: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes,suspend,spare_machine",
+        by_name: false,
         seconds: 1500,
         must: &[X86_MUST, X86_JVM_MUST],
     },
@@ -173,7 +178,8 @@ pub static ALL: [Guest; 4] = [
         node_mib: 2048,
         bare_nodes: false,
         jvm: true,
-        rungs: "fexit,kprobe,software",
+        features: "fexit,kprobe,software,dtlb_counters",
+        by_name: false,
         seconds: 1800,
         must: &[&[
             "release",
@@ -198,7 +204,8 @@ pub static ALL: [Guest; 4] = [
         node_mib: 2048,
         bare_nodes: false,
         jvm: true,
-        rungs: "fexit,kprobe,software",
+        features: "fexit,kprobe,software,damon,spare_machine",
+        by_name: true,
         seconds: 1800,
         must: &[&[
             "release",
@@ -209,6 +216,7 @@ pub static ALL: [Guest; 4] = [
             "pads_are_hit_as_often_as_they_are_called",
             "pages::pages_that_were_swapped_out_are_reported",
             "the_cached_rdd_of_a_jvm_has_its_faults_and_dominates_the_scan",
+            "remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not",
         ]],
     },
 ];
@@ -231,6 +239,12 @@ const X86_JVM_MUST: &[&str] = &[
 ];
 
 impl Guest {
+    /// Whether the guest must have that feature.
+    #[must_use]
+    pub fn has(&self, feature: &str) -> bool {
+        self.features.split(',').any(|name| name == feature)
+    }
+
     /// Whether the row must be ok in this guest.
     #[must_use]
     pub fn needs(&self, name: &str) -> bool {
@@ -242,14 +256,14 @@ impl Guest {
         self.must.iter().copied().flatten().copied()
     }
 
-    /// The guest of that name; all guests without a name.
+    /// The guest of that name; without a name all but those that run by their name only.
     ///
     /// # Errors
     /// When no guest has that name.
     pub fn named(name: Option<&str>) -> Result<Vec<&'static Self>> {
         let found: Vec<_> = ALL
             .iter()
-            .filter(|guest| name.is_none_or(|name| name == guest.name))
+            .filter(|guest| name.map_or(!guest.by_name, |name| name == guest.name))
             .collect();
         if found.is_empty() {
             let names: Vec<_> = ALL.iter().map(|guest| guest.name).collect();
@@ -269,7 +283,8 @@ mod tests {
 
     #[test]
     fn guests_are_found_by_name_and_others_named() {
-        assert_eq!(Guest::named(None).expect("all").len(), 4);
+        assert_eq!(Guest::named(None).expect("all").len(), 3);
+        assert!(Guest::named(Some("arm64-6.12")).expect("one")[0].by_name);
         assert_eq!(
             Guest::named(Some("riscv64")).expect("one")[0].suite,
             "trixie"

@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 
 use super::guest::Processor;
 use super::machine::{DISK, GuestFile};
-use crate::marker::{self, JAR_NAME};
+use crate::cross;
+use crate::marker::{self, Bundled, JAR_NAME};
 use crate::paths::Paths;
 use crate::setup;
 use crate::step::Steps;
@@ -45,7 +46,7 @@ pub fn files(paths: &Paths, processor: Processor, library: &Path) -> Result<Vec<
     Ok(files)
 }
 
-/// The marker's jar with one more library.
+/// The marker's jar with the libraries of one more processor.
 fn jar_for(
     paths: &Paths,
     processor: Processor,
@@ -55,14 +56,19 @@ fn jar_for(
     let log = paths.target.join("log/build-marker-jar.log");
     let mut jar = None;
     steps.always("the marker's jar for several processors", log, |_| {
-        let libraries = [
-            (
-                std::env::consts::ARCH,
-                marker::build_library(&paths.root, &paths.marker())?,
-            ),
-            (processor.rust(), library.to_owned()),
-        ];
         let folder = paths.target.join("vm/marker");
+        let libraries = [
+            marker::build_own(&paths.root, &paths.marker())?,
+            Bundled {
+                processor: processor.rust(),
+                marker: library.to_owned(),
+                thread_context: Some(marker::build_thread_context(
+                    &paths.root,
+                    &mut cross::compiler(paths, processor)?,
+                    &folder.join(processor.rust()),
+                )?),
+            },
+        ];
         let jars = setup::compile_jars(paths)?;
         jar = Some(marker::build_jar_for(
             &paths.root,
