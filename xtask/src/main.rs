@@ -39,9 +39,10 @@ enum Task {
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(stages::names()))]
         stages: Vec<String>,
     },
-    /// Run the tests against other kernels in emulated machines; the stage `vm` of `test` does it for all of them.
+    /// Run the tests against other kernels in emulated machines; the stage `vm` of `test` does it for those that
+    /// run without a name.
     Vm {
-        /// Only this machine.
+        /// Only this machine; arm64 runs by its name only.
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(vm::names()))]
         machine: Option<String>,
     },

@@ -1,4 +1,4 @@
-//! Emulated machines: other kernels, another processor with a dTLB counter, several NUMA nodes.
+//! Emulated machines: other kernels, other processors (one with a dTLB counter), several NUMA nodes.
 //!
 //! | module | what |
 //! |---|---|
@@ -87,7 +87,8 @@ pub fn names() -> Vec<&'static str> {
     guest::ALL.iter().map(|guest| guest.name).collect()
 }
 
-/// Runs the tests in all emulated machines or in the named one, one after the other (emulation needs all processors).
+/// Runs the tests in the named emulated machine, or in all but those that run by their name only, one after the other
+/// (emulation needs all processors).
 ///
 /// # Errors
 /// When a machine cannot be prepared or does not boot, or a required feature is broken.

@@ -79,7 +79,7 @@ const PLAIN: Stage = Stage {
 };
 
 /// All stages; those of one lane run in this order.
-pub const STAGES: [Stage; 17] = [
+pub const STAGES: [Stage; 18] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -223,6 +223,15 @@ pub const STAGES: [Stage; 17] = [
         ..PLAIN
     },
     Stage {
+        name: "arm64",
+        about: "the kernel side, a traced JVM and the places of its blocks on an emulated arm64 machine",
+        // Its programs are built for it alone, which takes longer than its tests.
+        lane: Lane::ByName,
+        commands: &[&["xtask", "vm", "arm64-6.12"]],
+        limit: Duration::from_secs(7200),
+        ..PLAIN
+    },
+    Stage {
         name: "systemd",
         about: "a worker's life with the package, in an emulated machine whose init is systemd",
         lane: Lane::ByName,
@@ -309,7 +318,9 @@ mod tests {
         let by_name: Vec<&str> = by_name.map(|stage| stage.name).collect();
         assert_eq!(
             by_name,
-            ["systemd", "starts", "kills", "remedies", "deaths", "soak"]
+            [
+                "arm64", "systemd", "starts", "kills", "remedies", "deaths", "soak"
+            ]
         );
         assert!(
             chosen(&[])

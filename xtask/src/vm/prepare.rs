@@ -67,7 +67,7 @@ pub fn prepare(paths: &Paths, guest: &Guest) -> Result<Prepared> {
         ),
         Processor::Arm => (
             "emulator-arm64",
-            "emulator of arm64 (60 MB to fetch, 250 MB unpacked)",
+            "emulator of arm64 (40 MB to fetch, 160 MB unpacked)",
             &["qemu-system-arm"],
         ),
     };
