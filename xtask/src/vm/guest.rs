@@ -55,7 +55,7 @@ impl Processor {
     pub fn suite(self) -> &'static str {
         match self {
             Self::X86 => "bookworm",
-            // Debian supports the first of them from this suite on.
+            // The suite of their kernels; Debian supports RISC-V from it on.
             Self::Riscv | Self::Arm => "trixie",
         }
     }
@@ -206,7 +206,7 @@ pub static ALL: [Guest; 4] = [
         jvm: true,
         features: "fexit,kprobe,software,damon,spare_machine",
         by_name: true,
-        seconds: 1800,
+        seconds: 2400,
         must: &[&[
             "release",
             "processors",
