@@ -154,6 +154,12 @@ async fn folder<'a>(
         } else {
             ""
         };
+        if ids.len() == 1 && of_users.len() == 1 {
+            return Err(Failure::Question(format!(
+                "a page is about one attempt of an application, and {} of this one are known: give a folder as --output",
+                known.len()
+            )));
+        }
         let ids: Vec<&str> = ids.into_iter().take(100).collect();
         return Err(Failure::Question(format!(
             "a page is about one application, and {} are known: give --app ({}){user}, or a folder as --output",

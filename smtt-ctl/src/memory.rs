@@ -104,7 +104,8 @@ fn signed(bytes: i64) -> String {
 fn text(row: &MemoryRow, peaks: bool, output: Output) -> String {
     let width = output.width.unwrap_or(WIDTH);
     let mut text = String::new();
-    let app = row.who.application_id.as_deref().unwrap_or("?");
+    let app = row.who.application().label();
+    let app = app.as_deref().unwrap_or("?");
     let id = row.who.executor_id.as_deref().unwrap_or("?");
     let head = format!(
         "executor {id} of {app}, process {}{}, {}",

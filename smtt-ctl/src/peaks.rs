@@ -61,7 +61,7 @@ fn text(row: &StageRow, width: usize) -> String {
             "stage {}.{} of {}, executor {}: {}",
             number(row.stage_id),
             number(row.stage_attempt),
-            row.who.application_id.as_deref().unwrap_or("-"),
+            row.who.application().label().as_deref().unwrap_or("-"),
             row.who.executor_id.as_deref().unwrap_or("-"),
             row.name.as_deref().unwrap_or("-"),
         ),

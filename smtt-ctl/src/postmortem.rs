@@ -94,7 +94,8 @@ fn list(deaths: &Deaths, width: usize) -> String {
 
 fn heading(row: &Row) -> String {
     let executor = row.who.executor_id.as_deref().unwrap_or("?");
-    let application = row.who.application_id.as_deref().unwrap_or("?");
+    let application = row.who.application().label();
+    let application = application.as_deref().unwrap_or("?");
     format!(
         "{}  {}  executor {executor} of {application} (process {}{}){}  {}",
         row.id,

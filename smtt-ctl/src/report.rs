@@ -207,7 +207,7 @@ fn title(id: Option<&str>, name: Option<&str>) -> String {
 
 fn application_text(application: &ApplicationReport, output: Output) -> String {
     let title = title(
-        application.application_id.as_deref(),
+        application.application().label().as_deref(),
         application.application_name.as_deref(),
     );
     let mut text = heading(&title, output).trim_start_matches('\n').to_owned();

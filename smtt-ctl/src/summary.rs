@@ -46,7 +46,7 @@ fn text(row: &StageSummaryRow, width: usize) -> String {
             "stage {}.{} of {}: {}",
             row.stage_id,
             row.stage_attempt,
-            row.application_id.as_deref().unwrap_or("-"),
+            row.application().label().as_deref().unwrap_or("-"),
             row.name.as_deref().unwrap_or("-"),
         ),
         format!(

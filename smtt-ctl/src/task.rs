@@ -88,7 +88,7 @@ fn text(row: &TaskRow, width: usize) -> String {
         "task {} of {}, executor {}",
         row.task_attempt_id
             .map_or("-".to_owned(), |id| id.to_string()),
-        known(&row.who.application_id),
+        known(&row.who.application().label()),
         known(&row.who.executor_id),
     ));
     let state = serde_json::to_value(row.state).unwrap_or_default();

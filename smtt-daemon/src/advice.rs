@@ -83,6 +83,8 @@ fn view(
         let rdds = shared.state().rdds_in_short(&filter);
         let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;
         let stages = shared.state().stages_in_short(&filter);
+        let faults = shared.state().attributed_faults(&filter);
+        view.faults.extend(faults);
         view.rdds.extend(rdds);
         view.pages.extend(pages);
         view.stages.extend(stages);

@@ -2,7 +2,7 @@
 //! ([`Shared::tick`], the state's `apply` and `take_in`); the server, the metrics and the placement of pages read them.
 
 use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
-use smtt_model::state::{Executor, Limits, State};
+use smtt_model::state::{Limits, State};
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::answered::Answered;
@@ -194,13 +194,8 @@ impl Shared {
     #[must_use]
     pub fn executor_keys_of(&self, application: &ApplicationKey) -> Vec<u64> {
         let state = self.state();
-        let id = |executor: &Executor| {
-            let said = executor.described.as_ref();
-            said.map(|said| said.application_id.clone())
-        };
         let all = state.executors().iter();
-        all.filter(|(_, executor)| executor.uid == application.uid)
-            .filter(|(_, executor)| id(executor) == application.id)
+        all.filter(|(_, executor)| application.has(executor))
             .map(|(key, _)| *key)
             .collect()
     }

@@ -111,8 +111,8 @@ pub(crate) fn kinds(reader: &Reader) -> Result<Vec<Option<String>>, Trouble> {
 }
 
 impl Files {
-    /// Files of an application, of one user's executors and one host where these are given. Of an attempt, its own and
-    /// those of executors that did not name theirs.
+    /// Files of an application, of one user's executors and one host where these are given. Of an attempt its own; where
+    /// there are none, those of executors that did not name theirs: an attempt's executors have the same marker.
     ///
     /// # Errors
     /// [`Trouble::Ambiguous`] where several users claim the application and none is given.
@@ -124,13 +124,14 @@ impl Files {
     ) -> Result<Self, Trouble> {
         let mut all = Vec::new();
         for folder in folders(application, attempt) {
-            let own = files(store, &folder)?;
-            if own.is_empty() && uncopied(store, &folder).exists() {
+            all = files(store, &folder)?;
+            if !all.is_empty() {
+                break;
+            }
+            if uncopied(store, &folder).exists() {
                 return Err(Trouble::Uncopied);
             }
-            all.extend(own);
         }
-        all.sort();
         all.retain(|file| user.is_none_or(|user| user == file.uid));
         let mut users: Vec<u32> = all.iter().map(|file| file.uid).collect();
         users.dedup();

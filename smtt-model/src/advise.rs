@@ -23,7 +23,7 @@ use surroundings::Surroundings;
 use crate::rows::{
     ApplicationKey, ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow,
 };
-use crate::state::Measured;
+use crate::state::{FaultFigures, Measured};
 
 /// Maximum number of findings of one rule for one application; further ones are counted.
 pub const FINDINGS_PER_RULE: usize = 5;
@@ -239,6 +239,8 @@ pub struct View {
     pub executors: Vec<ExecutorRow>,
     /// RDDs of the application, per executor.
     pub rdds: Vec<RddRow>,
+    /// Page faults with a context, per executor.
+    pub faults: Vec<FaultFigures>,
     /// Page placement of the RDDs, per executor.
     pub pages: Vec<PagesRow>,
     /// Stages of the application, per executor.

@@ -186,8 +186,13 @@ pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, Ove
         }
         let denied = row.is_some_and(|row| row.denied_by(pmu));
         if denied {
-            // They would count 0, which nobody has measured.
-            roles.retain(|role, event| given.contains(role) || event.pmu() != pmu.name);
+            // They would count 0, which nobody has measured. Cycles are what configured events are compared with.
+            let has_cycles = !given.is_empty() && pmu.events.contains(table::ARM_CYCLES);
+            roles.retain(|role, event| {
+                given.contains(role)
+                    || event.pmu() != pmu.name
+                    || *role == Role::Cycles && has_cycles
+            });
         }
         let published = row.filter(|_| !denied);
         let published = published.map_or(Capability::Unknown, |row| row.family.capability);
@@ -230,7 +235,7 @@ pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, Ove
                 code: CaveatCode::EventsAbsent,
                 text: format!(
                     "the PMU `{}` of this machine does not have `{}`, which every {} has: it is emulated, or a \
-                     hypervisor hides its events, and nothing of page walks can be counted here",
+                     hypervisor hides its events, and of page walks only what [page_walks.events] gives can be counted here",
                     core.pmu, table::ARM_WALKS, core.uarch
                 ),
             });

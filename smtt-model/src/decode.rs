@@ -214,11 +214,18 @@ pub struct ExecutorDescribed {
     pub application_attempt_id: String,
 }
 
+/// Digits of the attempt of an application, at most.
+const ATTEMPT_DIGITS: usize = 10;
+
 impl ExecutorDescribed {
-    /// Attempt of the application; `None` where its cluster manager makes only one.
+    /// Attempt of the application; `None` where its cluster manager makes only one, and where it is no number: folders
+    /// have names of an id and an attempt.
     #[must_use]
     pub fn attempt(&self) -> Option<&str> {
-        Some(self.application_attempt_id.as_str()).filter(|attempt| !attempt.is_empty())
+        let attempt = self.application_attempt_id.as_str();
+        let is_number = (1..=ATTEMPT_DIGITS).contains(&attempt.len())
+            && attempt.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then_some(attempt)
     }
 }
 

@@ -96,6 +96,7 @@ impl Row {
         let who = &mut self.who;
         let texts = [
             &mut who.application_id,
+            &mut who.application_attempt_id,
             &mut who.executor_id,
             &mut self.application_name,
         ];
@@ -111,6 +112,7 @@ impl Row {
         let who = &self.who;
         let texts = [
             &who.application_id,
+            &who.application_attempt_id,
             &who.executor_id,
             &self.application_name,
         ];

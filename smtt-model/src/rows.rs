@@ -120,11 +120,8 @@ impl Filter {
                     .is_some_and(|names| matches(wanted, &names.executor_id))
         });
         let user = self.user.is_none() || self.user == executor.uid;
-        let exactly = self.application.as_ref().is_none_or(|wanted| {
-            wanted.uid == executor.uid
-                && wanted.id.as_deref() == said.map(|said| said.application_id.as_str())
-                && wanted.attempt.as_deref() == said.and_then(ExecutorDescribed::attempt)
-        });
+        let exactly = self.application.as_ref();
+        let exactly = exactly.is_none_or(|wanted| wanted.has(executor));
         app && id && user && exactly
     }
 
@@ -169,6 +166,15 @@ pub struct ApplicationKey {
 }
 
 impl ApplicationKey {
+    /// Whether the executor belongs to the application.
+    #[must_use]
+    pub fn has(&self, executor: &Executor) -> bool {
+        let said = executor.described.as_ref();
+        self.uid == executor.uid
+            && self.id.as_deref() == said.map(|said| said.application_id.as_str())
+            && self.attempt.as_deref() == said.and_then(ExecutorDescribed::attempt)
+    }
+
     /// The id, with the attempt where there is one, for people; `None` without an id.
     #[must_use]
     pub fn label(&self) -> Option<String> {

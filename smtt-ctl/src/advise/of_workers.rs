@@ -16,8 +16,8 @@ const FINDINGS: usize = 100;
 pub(super) fn text(advice: &Advice, output: Output) -> String {
     let mut applications: BTreeMap<_, Vec<&ApplicationAdvice>> = BTreeMap::new();
     for of_worker in &advice.applications {
-        let key = (of_worker.application_id.clone(), of_worker.uid);
-        applications.entry(key).or_default().push(of_worker);
+        let of = applications.entry(of_worker.application()).or_default();
+        of.push(of_worker);
     }
     let texts: Vec<String> = applications
         .values()

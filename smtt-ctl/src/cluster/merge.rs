@@ -1,7 +1,7 @@
 //! Answers of several workers as one: rows together in the requested order, totals added up.
 
 use serde::Serialize;
-use smtt_model::advise::Advice;
+use smtt_model::advise::{Advice, ApplicationAdvice};
 use smtt_model::postmortem::Deaths;
 use smtt_model::protocol::{Histories, ListQuery, Report, Status, order};
 use smtt_model::rows::{Listing, Summary};
@@ -178,7 +178,7 @@ impl Merge for Advice {
             .into_iter()
             .flat_map(|part| part.applications)
             .collect();
-        applications.sort_by(|left, right| left.application_id.cmp(&right.application_id));
+        applications.sort_by_key(ApplicationAdvice::application);
         Ok(Self {
             applications,
             ..Self::default()

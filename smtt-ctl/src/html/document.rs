@@ -130,8 +130,8 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
         });
         header.element("p", &[("class", "soft")], |line| {
             line.text("Application ");
-            let id = facts.application.application_id.as_deref();
-            line.claimed(&shortened(id.unwrap_or("unknown"), TITLE));
+            let id = facts.application.application().label();
+            line.claimed(&shortened(id.as_deref().unwrap_or("unknown"), TITLE));
             line.text(&users::of(facts.application.uid));
             line.text(&match &facts.asked {
                 None => ", as one worker sees it.".to_owned(),

@@ -142,7 +142,7 @@ pub fn degraded<Text: AsRef<str>>(reasons: &BTreeMap<Text, Vec<Text>>, output: O
 fn application_text(client: &Client, application: &OfApplication, output: Output) -> String {
     let short = |text: &Option<String>| text.as_deref().map(|text| cut(text, WORDS));
     let (id, name) = (
-        short(&application.application_id),
+        short(&application.key().label()),
         short(&application.application_name),
     );
     let title = title(id.as_deref(), name.as_deref());

@@ -254,15 +254,19 @@ impl Mirror {
         let Some(name) = place::name(application, attempt) else {
             return Ok(());
         };
-        let of_workers = async {
-            for folder in workers::folders(application, attempt) {
-                let trouble = self.bring(&below_workers(&folder)).await.err();
-                self.mark(&folder, trouble)?;
+        let of_workers = workers::folders(application, attempt);
+        let bring = |at: usize| {
+            let folder = of_workers.get(at);
+            async move {
+                let Some(folder) = folder else {
+                    return Ok(());
+                };
+                let trouble = self.bring(&below_workers(folder)).await.err();
+                self.mark(folder, trouble)
             }
-            Ok(())
         };
-        let (own, of_workers) = tokio::join!(self.bring(&name), of_workers);
-        own.and(of_workers)
+        let (own, named, unnamed) = tokio::join!(self.bring(&name), bring(0), bring(1));
+        own.and(named).and(unnamed)
     }
 
     /// As [`Mirror::refresh`], however long it takes.

@@ -15,6 +15,8 @@ pub(super) const SWAPPED_BYTES: u64 = 1 << 20;
 pub(super) const SWAPPED_SHARE: f64 = 0.01;
 /// Pages below this size are small, in bytes.
 pub(super) const SMALL_PAGE_BYTES: u64 = 1 << 20;
+/// The smallest pages of most kernels, in bytes.
+const BASE_PAGE_BYTES: u64 = 4096;
 /// Minimum share of bytes on small pages for an RDD to count as on small pages.
 pub(super) const SMALL_SHARE: f64 = 0.8;
 /// Minimum share of the RDD's cycles in page walks for a finding.
@@ -182,8 +184,7 @@ fn walk_seconds(rdd: &Rdd<'_>, name: &str, around: &Surroundings) -> Option<Savi
         let ratio = row.walks.page_walks.get(name)?.ratio_of_executor?;
         let process = around.processes.get(&row.who.pid)?;
         let cpu_ns = process.user_ns?.saturating_add(process.system_ns?);
-        let high = ratio.high.unwrap_or(ratio.value);
-        let all = Saving::new(ratio.low, ratio.value, high);
+        let all = Saving::new(ratio.low, ratio.value, ratio.high?);
         Some(all.times(cpu_ns as f64 / 1e9))
     });
     of_executors.reduce(|mut sum, more| {
@@ -274,7 +275,9 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                     "CPU time of the executors times its share in page walks for the RDD (95 % interval), for the part on \
                      small pages: as if no walk remained on huge ones"
                 }
-                None => "not in seconds: the CPU time of the executors cannot be read",
+                None => {
+                    "not in seconds: too few samples for an interval, or the CPU time of the executors cannot be read"
+                }
             };
             (
                 Severity::of_share(cost),
@@ -315,13 +318,16 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                 units::count(faults)
             );
             // The cost in page walks is unknown, so the severity is low.
-            (
-                Severity::Low,
-                of,
-                Some(time.saved_by_huge_pages(faults)),
-                computed,
-                title,
-            )
+            let is_known = sizes().all(|size| {
+                size.page_bytes == BASE_PAGE_BYTES || size.page_bytes >= SMALL_PAGE_BYTES
+            });
+            let (saving, computed) = if is_known {
+                (Some(time.saved_by_huge_pages(faults)), computed)
+            } else {
+                let other = "not in seconds: pages between 4 KiB and 1 MiB save a part of the faults, and how many is not known";
+                (None, other.to_owned())
+            };
+            (Severity::Low, of, saving, computed, title)
         }
     };
     Some(Finding {

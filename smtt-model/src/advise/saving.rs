@@ -4,10 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Rdd, View};
 use crate::state::FaultFigures;
+use crate::units;
 
 /// Nanoseconds of a page fault where none was measured: fewest, usual, most. By processor and kernel; they include
 /// clearing the page.
 const ASSUMED_FAULT_NS: [f64; 3] = [500.0, 1_000.0, 2_500.0];
+/// Page faults of which one may be a major one. With more the mean has waits for disks, which no remedy of other faults
+/// saves.
+const MAJOR_ONE_OF: u64 = 1_000;
 /// Nanoseconds in which a kernel clears 4 KiB of memory, which huge pages do not save: 40, 20 and 10 GB/s.
 const CLEARED_NS: [f64; 3] = [102.0, 205.0, 410.0];
 /// Share of the page faults that remain with huge pages: one for 512.
@@ -55,6 +59,11 @@ impl Saving {
     /// The saving in words.
     #[must_use]
     pub fn words(&self) -> String {
+        if self.high < 1.0 {
+            let [expected, low, high] =
+                [self.expected, self.low, self.high].map(|it| units::duration((it * 1e9) as u64));
+            return format!("{expected} (between {low} and {high})");
+        }
         format!(
             "{:.1} s (between {:.1} s and {:.1} s)",
             self.expected, self.low, self.high
@@ -86,14 +95,18 @@ pub(super) struct FaultTime {
 }
 
 impl FaultTime {
-    /// The mean over these figures.
+    /// The mean over these figures, where it was measured and has no waits for disks.
     pub fn of<'a>(all: impl Iterator<Item = &'a FaultFigures>) -> Self {
         let mut sum = FaultFigures::default();
         for figures in all {
             sum.add(figures);
         }
         let measured = (|| {
-            let faults = sum.page_faults.filter(|faults| *faults > 0)? as f64;
+            let faults = sum.page_faults.filter(|faults| *faults > 0)?;
+            if sum.page_faults_major.unwrap_or(0) > faults / MAJOR_ONE_OF {
+                return None;
+            }
+            let faults = faults as f64;
             let error = sum.page_fault_time_error_ns? as f64 / faults;
             let mean = sum.page_fault_time_ns? as f64 / faults;
             Some([(mean - error).max(0.0), mean, mean + error])
@@ -137,7 +150,7 @@ impl FaultTime {
 impl View {
     /// Time of one page fault of these executors.
     pub(super) fn fault_time(&self) -> FaultTime {
-        FaultTime::of(self.rdds.iter().map(|row| &row.faults))
+        FaultTime::of(self.faults.iter())
     }
 }
 
@@ -181,8 +194,14 @@ mod tests {
             page_faults_timed: Some(100),
             page_fault_time_ns: Some(2_000_000),
             page_fault_time_error_ns: Some(100_000),
+            page_faults_major: Some(1),
             ..FaultFigures::default()
         };
+        let waits = FaultFigures {
+            page_faults_major: Some(2),
+            ..figures
+        };
+        assert!(!FaultTime::of([&waits].into_iter()).is_measured);
         let measured = FaultTime::of([&figures].into_iter());
         assert!(measured.is_measured);
         let seconds = measured.seconds(1_000_000);

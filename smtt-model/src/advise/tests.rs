@@ -389,13 +389,13 @@ fn a_storm_of_first_touches_is_found_where_the_start_was_watched() {
     assert_eq!(finding.saving, Some(Saving::new(0.0, 3.6, 9.0)));
     assert!(finding.computed.contains("(assumed)"), "{finding:?}");
     let mut measured = view.clone();
-    measured.rdds[0].faults = FaultFigures {
+    measured.faults = vec![FaultFigures {
         page_faults: Some(1_000),
         page_faults_timed: Some(100),
         page_fault_time_ns: Some(2_000_000),
         page_fault_time_error_ns: Some(100_000),
         ..FaultFigures::default()
-    };
+    }];
     let advice_by_measured = advise(&measured, &around());
     let finding_by_measured = found(&advice_by_measured, "first_touch").expect("found");
     assert_eq!(finding_by_measured.cost.share, Some(0.12));

@@ -332,11 +332,11 @@ pub(super) fn first_touch(view: &View, around: &Surroundings) -> Outcome {
         },
         saving: Some(Saving {
             low: 0.0,
-            ..time.seconds(faults.saturating_sub(collector))
+            ..time.seconds((faults as f64 * (1.0 - part(collector, all))) as u64)
         }),
         computed: format!(
-            "page faults of the first minute, of {}, without those of collector threads; none of them for the lower end, \
-             because only faults on the Java heap go away. The time moves to the start of the JVM, before tasks",
+            "page faults of the first minute, of {}, without the share that collector threads have in all; none of them for \
+             the lower end, because only faults on the Java heap go away. The time moves to the start of the JVM, before tasks",
             time.words()
         ),
         disproof:

@@ -226,6 +226,9 @@ const fn arm(uarch: &'static str, part: u16, family: Family) -> Core {
 /// The kernel's name of the event `DTLB_WALK` of Arm's cores.
 pub const ARM_WALKS: &str = "dtlb_walk";
 
+/// The kernel's name of their event of cycles.
+pub const ARM_CYCLES: &str = "cpu_cycles";
+
 impl Core {
     /// Whether the kernel denies that the PMU counts the events of this core type. On Arm the kernel names the common
     /// events that the PMU has, and [`ARM_WALKS`] is one that every core type of the table has. It opens any number

@@ -1,8 +1,8 @@
 //! Rows with only what the rules of `advise` use: those of all executors of an application are in memory together.
 
-use super::{Filter, RddRow, StageRow};
+use super::{Filter, RddRow, StageRow, UsedRow};
 use crate::attribute::RddKey;
-use crate::state::State;
+use crate::state::{FaultFigures, State};
 
 impl State {
     /// RDDs with an id that the filter selects and that a rule may be about, because they have or had blocks or hold
@@ -19,8 +19,18 @@ impl State {
         rows
     }
 
-    /// One row for all stages of each executor that the filter selects: the sum of their task times, and the largest
-    /// peak of execution memory of a task, with its stage.
+    /// Page faults with a context, of each executor that the filter selects, with their time.
+    #[must_use]
+    pub fn attributed_faults(&self, filter: &Filter) -> Vec<FaultFigures> {
+        let measured = self.measured();
+        self.listing(filter, |_, executor, rows| {
+            rows.push(FaultFigures::new(&executor.context_faults, measured));
+        })
+        .rows
+    }
+
+    /// One row for all stages of each executor that the filter selects: the sums of their task times and of their waits
+    /// for disks, and the largest peak of execution memory of a task, with its stage.
     #[must_use]
     pub fn stages_in_short(&self, filter: &Filter) -> Vec<StageRow> {
         self.listing(filter, |_, executor, rows| {
@@ -38,6 +48,10 @@ impl State {
                     row.execution_memory_peak_bytes = peak;
                 }
                 row.task_time_ns = row.task_time_ns.saturating_add(stage.task_time_ns);
+                if let Some(waited) = UsedRow::new(&stage.used).disk_wait_ns {
+                    let sum = row.used.disk_wait_ns.get_or_insert_default();
+                    *sum = sum.saturating_add(waited);
+                }
             }
             rows.extend(short);
         })

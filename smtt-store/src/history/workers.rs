@@ -255,7 +255,9 @@ impl Workers {
         batch: &Batch,
         share_of: &impl Fn(u32) -> u32,
     ) -> io::Result<()> {
-        let Some(application) = place::name(whose.application, whose.attempt) else {
+        // What a restart does not find again would never be removed.
+        let name = place::name(whose.application, whose.attempt);
+        let Some(application) = name.filter(|name| place::is_safe(name)) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let uid = whose.uid;
@@ -404,13 +406,16 @@ pub struct WorkerFile {
     pub path: PathBuf,
 }
 
-/// Names of the folders below [`FOLDER`] with files about an application, or about one attempt of it: that of the attempt,
-/// and that of executors that did not name theirs. None where an id could leave the store.
+/// Names of the folders below [`FOLDER`] that may have files about an application, or about one attempt of it: that of the
+/// attempt, and that of executors that did not name theirs, which is the application's where the first has none. None where
+/// an id could leave the store.
 #[must_use]
 pub fn folders(application: &str, attempt: Option<&str>) -> Vec<String> {
-    let own = place::name(application, attempt);
+    let Some(own) = place::name(application, attempt) else {
+        return Vec::new();
+    };
     let unnamed = place::name(application, None).filter(|_| attempt.is_some());
-    own.into_iter().chain(unnamed).collect()
+    std::iter::once(own).chain(unnamed).collect()
 }
 
 /// Files in a folder of [`folders`], by user, daemon and part. At most [`LISTED`].

@@ -1,6 +1,8 @@
 //! Stages in quantiles, jobs, and failed tasks, over executors.
 
-use smtt_common::event::used::{ACCOUNTS, CPU_NS, HELPER_SHIFT, PARTIAL, TaskUsed, UNTIL_EXIT};
+use smtt_common::event::used::{
+    ACCOUNTS, CPU_NS, DISK_WAIT_NS, HELPER_SHIFT, PARTIAL, TaskUsed, UNTIL_EXIT,
+};
 
 use super::*;
 use crate::rows::{JobRow, Quantiles, StageSummaries, StageSummaryRow, WorkBy, WorkSums};
@@ -31,6 +33,31 @@ fn jobs(state: &State) -> Vec<JobRow> {
     let mut jobs = WorkSums::new(WorkBy::Job);
     jobs.add(state, &Filter::default(), &|_| true);
     jobs.rows(state.measured())
+}
+
+/// The rules of advice take waits for disks from the rows with only what they need.
+#[test]
+fn waits_for_disks_are_summed_for_the_rules() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "1"));
+    for (task, stage) in [(1, 3), (2, 4)] {
+        tell(&mut state, 1, S, started(task, stage));
+        let mut accounts = [0; ACCOUNTS];
+        accounts[DISK_WAIT_NS] = 70;
+        let used = TaskUsed {
+            task_attempt_id: task,
+            accounts,
+            duration_ns: S,
+            present: 1 << DISK_WAIT_NS,
+            flags: 0,
+        };
+        tell(&mut state, 1, 2 * S, Fact::TaskUsed(Box::new(used)));
+        let end = ended(task, stage, TaskOutcome::Succeeded);
+        tell(&mut state, 1, 2 * S, end);
+    }
+    let rows = state.stages_in_short(&Filter::default());
+    let waits: Vec<_> = rows.iter().map(|row| row.used.disk_wait_ns).collect();
+    assert_eq!(waits, [Some(140)]);
 }
 
 /// The second attempt of an application has jobs, stages and tasks with the ids of the first.

@@ -9,6 +9,7 @@ import org.apache.spark.SparkEnv;
  */
 final class ExecutorIdentity {
     private static String toldApplication;
+    private static String toldAttempt;
     private static int toldMissing;
     private static volatile boolean known;
 
@@ -59,7 +60,9 @@ final class ExecutorIdentity {
             return known;
         }
         String application = conf.get("spark.app.id");
-        if (!always && application.equals(toldApplication)) {
+        String attempt = conf.get("spark.app.attempt.id", "");
+        // A driver sets the attempt after the id.
+        if (!always && application.equals(toldApplication) && attempt.equals(toldAttempt)) {
             return known;
         }
         if (!SlotFile.create()) {
@@ -67,6 +70,7 @@ final class ExecutorIdentity {
         }
         Published.describe(application, conf.get("spark.app.name", ""), env.executorId());
         toldApplication = application;
+        toldAttempt = attempt;
         toldMissing = MissingHooks.count();
         ThreadState.current().facts.begin(FactForm.EXECUTOR_DESCRIBED)
                 .word(Contract.EXECUTOR_DESCRIBED_SLOTS_ADDRESS, SlotFile.address())
@@ -82,7 +86,7 @@ final class ExecutorIdentity {
                 .text(Contract.EXECUTOR_DESCRIBED_SPARK_VERSION, sparkVersion())
                 .text(Contract.EXECUTOR_DESCRIBED_JAVA_VERSION, System.getProperty("java.version"))
                 .text(Contract.EXECUTOR_DESCRIBED_MISSING_HOOK_NAMES, MissingHooks.names())
-                .text(Contract.EXECUTOR_DESCRIBED_APPLICATION_ATTEMPT_ID, conf.get("spark.app.attempt.id", ""))
+                .text(Contract.EXECUTOR_DESCRIBED_APPLICATION_ATTEMPT_ID, attempt)
                 .tell();
         known = true;
         Background.start();
