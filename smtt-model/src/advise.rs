@@ -20,9 +20,7 @@ pub use saving::Saving;
 use serde::{Deserialize, Serialize};
 use surroundings::Surroundings;
 
-use crate::rows::{
-    ApplicationKey, ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow,
-};
+use crate::rows::{ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow};
 use crate::state::{FaultFigures, Measured};
 
 /// Maximum number of findings of one rule for one application; further ones are counted.
@@ -209,18 +207,6 @@ pub struct ApplicationAdvice {
     pub findings: Vec<Finding>,
     /// Result of every rule, in a fixed order.
     pub checks: Vec<RuleResult>,
-}
-
-impl ApplicationAdvice {
-    /// The application that it is about.
-    #[must_use]
-    pub fn application(&self) -> ApplicationKey {
-        ApplicationKey {
-            id: self.application_id.clone(),
-            attempt: self.application_attempt_id.clone(),
-            uid: self.uid,
-        }
-    }
 }
 
 /// Advice for all selected applications.

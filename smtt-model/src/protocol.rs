@@ -24,8 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::Hop;
 use crate::ledger::trace::TraceStatus;
 use crate::rows::{
-    ApplicationKey, ExecutorRow, Filter, HistoryRow, PageWalksShown, RddRow, StageRow, Summary,
-    TaskRow,
+    ExecutorRow, Filter, HistoryRow, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
 };
 use crate::verdict::{FIRST_TOUCH, HOTNESS, PAGE_WALKS, Verdict, VerdictState};
 
@@ -305,16 +304,4 @@ pub struct ApplicationReport {
     pub stages: Vec<StageRow>,
     /// Tasks with the most page faults.
     pub tasks: Vec<TaskRow>,
-}
-
-impl ApplicationReport {
-    /// The application that it is about.
-    #[must_use]
-    pub fn application(&self) -> ApplicationKey {
-        ApplicationKey {
-            id: self.application_id.clone(),
-            attempt: self.application_attempt_id.clone(),
-            uid: self.uid,
-        }
-    }
 }

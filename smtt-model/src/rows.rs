@@ -22,9 +22,11 @@ mod work_over_workers;
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
 
+use crate::advise::ApplicationAdvice;
 use crate::attribute::{Names, RddKey, StageKey};
 use crate::decode::ExecutorDescribed;
 use crate::glob::matches;
+use crate::protocol::ApplicationReport;
 use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
@@ -218,17 +220,33 @@ impl ExecutorId {
             worker: None,
         }
     }
-
-    /// The application that the executor belongs to.
-    #[must_use]
-    pub fn application(&self) -> ApplicationKey {
-        ApplicationKey {
-            id: self.application_id.clone(),
-            attempt: self.application_attempt_id.clone(),
-            uid: self.uid,
-        }
-    }
 }
+
+/// Gives rows with the fields of an application's identity the identity.
+macro_rules! of_an_application {
+    ($($row:ty),+) => {$(
+        impl $row {
+            /// The application that it belongs to.
+            #[must_use]
+            pub fn application(&self) -> ApplicationKey {
+                ApplicationKey {
+                    id: self.application_id.clone(),
+                    attempt: self.application_attempt_id.clone(),
+                    uid: self.uid,
+                }
+            }
+        }
+    )+};
+}
+
+of_an_application!(
+    ExecutorId,
+    JobRow,
+    RddGroupRow,
+    StageSummaryRow,
+    ApplicationAdvice,
+    ApplicationReport
+);
 
 /// Totals of a listing: how many of the executors' page faults are attributed to a row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -61,18 +61,6 @@ pub struct RddGroupRow {
     pub block_reads: Option<u64>,
 }
 
-impl RddGroupRow {
-    /// The application that it is about.
-    #[must_use]
-    pub fn application(&self) -> ApplicationKey {
-        ApplicationKey {
-            id: self.application_id.clone(),
-            attempt: self.application_attempt_id.clone(),
-            uid: self.uid,
-        }
-    }
-}
-
 #[derive(Default)]
 struct Sum {
     row: RddGroupRow,

@@ -81,18 +81,6 @@ pub struct JobRow {
     pub helpers: Option<HelperSumRow>,
 }
 
-impl JobRow {
-    /// The application that it is about.
-    #[must_use]
-    pub fn application(&self) -> ApplicationKey {
-        ApplicationKey {
-            id: self.application_id.clone(),
-            attempt: self.application_attempt_id.clone(),
-            uid: self.uid,
-        }
-    }
-}
-
 /// Sums over one executor after another.
 #[derive(Debug)]
 pub struct WorkSums {

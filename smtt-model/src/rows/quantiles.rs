@@ -82,18 +82,6 @@ pub struct StageSummaryRow {
     pub over_executors: BTreeMap<String, Quantiles>,
 }
 
-impl StageSummaryRow {
-    /// The application that it is about.
-    #[must_use]
-    pub fn application(&self) -> ApplicationKey {
-        ApplicationKey {
-            id: self.application_id.clone(),
-            attempt: self.application_attempt_id.clone(),
-            uid: self.uid,
-        }
-    }
-}
-
 /// Values of the figures of a stage.
 #[derive(Debug, Default)]
 struct Values(BTreeMap<&'static str, Vec<u64>>);

@@ -1,12 +1,29 @@
 //! Both halves of an application, one of them, and claims of other users.
 
 use std::fs;
+use std::path::PathBuf;
 
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::{Bounds, FUNCTIONS, REST, TASKS, Whose, Workers};
 
 use super::*;
 use crate::serve::Settings;
+
+/// More than the tests write.
+const ANY: Bounds = Bounds {
+    bytes: 1 << 30,
+    files: 1 << 20,
+};
+
+fn server(store: PathBuf, event_logs: Option<PathBuf>) -> Arc<Server> {
+    Arc::new(Server::new(Settings {
+        store,
+        event_logs,
+        cache_bytes: 1 << 20,
+        bounds: crate::log::Bounds::default(),
+        bucket: None,
+    }))
+}
 
 async fn ask(server: &Arc<Server>, id: &str, path: &str) -> (u16, Value) {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
@@ -62,12 +79,8 @@ async fn halves_are_joined_by_ids_and_a_missing_one_is_absent() {
         );
     }
     fs::write(logs.join("app-1"), log).expect("writes");
-    let any = Bounds {
-        bytes: 1 << 30,
-        files: 1 << 20,
-    };
     let own = |uid| uid;
-    let mut old = Workers::take(&store, "node-1", 10, None, any).expect("opens");
+    let mut old = Workers::take(&store, "node-1", 10, None, ANY).expect("opens");
     let text = r#"{"executor_id":"1","run":"old"}"#;
     old.add(Whose::of("app-1", 7), 0, &task(5, "1", text), &own)
         .expect("writes");
@@ -78,7 +91,7 @@ async fn halves_are_joined_by_ids_and_a_missing_one_is_absent() {
         &own,
     )
     .expect("writes");
-    let mut new = Workers::take(&store, "node-2", 20, None, any).expect("opens");
+    let mut new = Workers::take(&store, "node-2", 20, None, ANY).expect("opens");
     let text = r#"{"executor_id":"2","run":"new"}"#;
     for id in [5, 6] {
         new.add(Whose::of("app-1", 7), 0, &task(id, "2", text), &own)
@@ -86,13 +99,7 @@ async fn halves_are_joined_by_ids_and_a_missing_one_is_absent() {
     }
     new.add(Whose::of("app-2", 7), 0, &task(9, "2", text), &own)
         .expect("writes");
-    let server = Arc::new(Server::new(Settings {
-        store,
-        event_logs: Some(logs),
-        cache_bytes: 1 << 20,
-        bounds: crate::log::Bounds::default(),
-        bucket: None,
-    }));
+    let server = server(store, Some(logs));
     let (status, tasks) = ask(&server, "app-1", "stages/0/0/tasks").await;
     assert_eq!(status, 200, "{tasks}");
     let rows = &tasks["rows"];
@@ -177,10 +184,6 @@ async fn functions_of_a_task_are_those_of_the_daemon_that_has_its_row() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let store = folder.path().join("store");
     fs::create_dir_all(&store).expect("makes a folder");
-    let any = Bounds {
-        bytes: 1 << 30,
-        files: 1 << 20,
-    };
     let own = |uid| uid;
     let text = |executor: &str, duration: u64| {
         let functions = json!({"begin_ns": 5, "duration_ns": duration, "rest_ns": 4,
@@ -192,7 +195,7 @@ async fn functions_of_a_task_are_those_of_the_daemon_that_has_its_row() {
             .add(Whose::of("app-1", 7), 0, batch, &own)
             .expect("writes");
     };
-    let mut old = Workers::take(&store, "node-1", 10, None, any).expect("opens");
+    let mut old = Workers::take(&store, "node-1", 10, None, ANY).expect("opens");
     add(&mut old, &task(5, "1", &text("1", 10)));
     add(
         &mut old,
@@ -201,17 +204,11 @@ async fn functions_of_a_task_are_those_of_the_daemon_that_has_its_row() {
             &[("1", "task", "spill", 1, 3), ("1", "task", "spill", 5, 3)],
         ),
     );
-    let mut new = Workers::take(&store, "node-2", 20, None, any).expect("opens");
+    let mut new = Workers::take(&store, "node-2", 20, None, ANY).expect("opens");
     add(&mut new, &task(5, "2", &text("2", 30)));
     let many = vec![("2", "helper", "<b>", -1, -5); 5000];
     add(&mut new, &spans(5, &many));
-    let server = Arc::new(Server::new(Settings {
-        store,
-        event_logs: None,
-        cache_bytes: 1 << 20,
-        bounds: crate::log::Bounds::default(),
-        bucket: None,
-    }));
+    let server = server(store, None);
     let (status, row) = ask(&server, "app-1", "tasks/5/functions?executor=1").await;
     assert_eq!((status, &row["worker"]), (200, &json!("node-1")), "{row}");
     let functions = &row["smtt"]["functions"];
@@ -245,11 +242,7 @@ async fn functions_of_a_task_are_those_of_the_daemon_that_has_its_row() {
 async fn an_attempt_has_what_its_own_executors_did_else_what_no_attempt_is_known_of() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let store = folder.path().to_owned();
-    let any = Bounds {
-        bytes: 1 << 30,
-        files: 1 << 20,
-    };
-    let mut workers = Workers::take(&store, "node-1", 10, None, any).expect("opens");
+    let mut workers = Workers::take(&store, "node-1", 10, None, ANY).expect("opens");
     let text = |run: &str| json!({"executor_id": "1", "run": run}).to_string();
     for (attempt, id, run) in [
         (Some("1"), 5, "first"),
@@ -264,13 +257,7 @@ async fn an_attempt_has_what_its_own_executors_did_else_what_no_attempt_is_known
             .add(whose, 0, &task(id, "1", &text(run)), &|uid| uid)
             .expect("writes");
     }
-    let server = Arc::new(Server::new(Settings {
-        store,
-        event_logs: None,
-        cache_bytes: 1 << 20,
-        bounds: crate::log::Bounds::default(),
-        bucket: None,
-    }));
+    let server = server(store, None);
     for (path, status, run) in [
         ("tasks/5/functions?attempt=1", 200, "first"),
         ("tasks/5/functions?attempt=2", 200, "second"),
@@ -290,11 +277,7 @@ async fn an_attempt_has_what_its_own_executors_did_else_what_no_attempt_is_known
 async fn functions_of_an_attempt_are_not_mixed_with_those_of_another() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let store = folder.path().to_owned();
-    let any = Bounds {
-        bytes: 1 << 30,
-        files: 1 << 20,
-    };
-    let mut workers = Workers::take(&store, "node-1", 10, None, any).expect("opens");
+    let mut workers = Workers::take(&store, "node-1", 10, None, ANY).expect("opens");
     let mut add = |part: u32, batches: &[Batch]| {
         for batch in batches {
             let done = workers.add(Whose::of("app-1", 7), part, batch, &|uid| uid);
@@ -314,13 +297,7 @@ async fn functions_of_an_attempt_are_not_mixed_with_those_of_another() {
     let long = "x".repeat(4000);
     let of_long = spans(6, &[("1", "task", long.as_str(), 1, 1); 300]);
     add(2, &[task(6, "1", &text("1", 20)), of_long]);
-    let server = Arc::new(Server::new(Settings {
-        store,
-        event_logs: None,
-        cache_bytes: 1 << 20,
-        bounds: crate::log::Bounds::default(),
-        bucket: None,
-    }));
+    let server = server(store, None);
     for path in ["tasks/5/functions", "tasks/5/functions?executor=1"] {
         let (status, row) = ask(&server, "app-1", path).await;
         let functions = &row["smtt"]["functions"];
