@@ -1,5 +1,6 @@
 //! `smtt-ctl memory`: where the memory of each executor is, with a bar, its control group, limits and peaks.
 
+use smtt_model::sort::small::{sort_by, sort_by_key};
 use std::fmt::Write as _;
 
 use smtt_model::rows::{CgroupRow, Listing, MemoryPart, MemoryRow};
@@ -193,7 +194,7 @@ fn bar(parts: &[MemoryPart], width: usize) -> String {
     let mut lengths: Vec<usize> = parts.iter().map(|part| exact(part) as usize).collect();
     let mut order: Vec<usize> = (0..parts.len()).collect();
     let rest = |at: &usize| exact(&parts[*at]) - exact(&parts[*at]).floor();
-    order.sort_by(|left, right| rest(right).total_cmp(&rest(left)));
+    sort_by(&mut order, |left, right| rest(right).total_cmp(&rest(left)));
     let missing = width.saturating_sub(lengths.iter().sum());
     for at in order.into_iter().take(missing) {
         lengths[at] += 1;
@@ -232,7 +233,9 @@ fn children(text: &mut String, row: &MemoryRow, width: usize) {
         units::bytes(all)
     );
     let mut largest: Vec<_> = row.children.iter().collect();
-    largest.sort_by_key(|child| std::cmp::Reverse(child.resident_bytes));
+    sort_by_key(&mut largest, |child| {
+        std::cmp::Reverse(child.resident_bytes)
+    });
     let line = |child: &&smtt_model::rows::ChildRow| {
         [
             " ".to_owned(),

@@ -3,6 +3,7 @@
 pub(super) mod of_workers;
 
 use crate::users;
+use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -264,7 +265,7 @@ fn classes(executors: &[ExecutorRow]) -> String {
         *sum = sum.saturating_add(*faults);
     }
     let mut sums: Vec<(&str, u64)> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
+    sort_by_key(&mut sums, |(_, faults)| std::cmp::Reverse(*faults));
     let others = sums.split_off(sums.len().min(CLASSES));
     if !others.is_empty() {
         let faults = others.iter().map(|(_, faults)| *faults);

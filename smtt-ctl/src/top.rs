@@ -1,5 +1,6 @@
 //! `smtt-ctl top`: live view of the listings.
 
+use smtt_model::sort::small::sort_by_key;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::pin::pin;
@@ -258,7 +259,9 @@ impl Screen {
             seen.insert(key, faults);
         }
         // Rows with current work come first; the others follow in the daemon's order.
-        rows.sort_by_key(|row| std::cmp::Reverse(row.get(RATE).and_then(Value::as_u64)));
+        sort_by_key(&mut rows, |row| {
+            std::cmp::Reverse(row.get(RATE).and_then(Value::as_u64))
+        });
         self.total_rate = listing
             .summary
             .page_faults

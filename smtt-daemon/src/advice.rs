@@ -1,6 +1,7 @@
 //! Advice for each application: the rules' input, and the surroundings of its executors. It is the answer of
 //! `/v1/advise`, a part of the history, and the findings among the metrics.
 
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +32,7 @@ pub fn advice(shared: &Shared, filter: &Filter) -> Advice {
         let state = shared.state();
         alive
             .filter_map(|row| Some((row.who.pid, state.share_of(row.who.uid)?)))
-            .collect()
+            .gather()
     };
     let surroundings = shared.surroundings(&processes);
     let mut applications: BTreeMap<ApplicationKey, Vec<ExecutorRow>> = BTreeMap::new();
@@ -103,7 +104,7 @@ fn bound(view: &mut View, most: usize, walks: usize) {
         return;
     }
     let mut order: Vec<usize> = (0..view.rdds.len()).collect();
-    order.sort_by_key(|at| Reverse(held(&view.rdds[*at])));
+    sort_by_key(&mut order, |at| Reverse(held(&view.rdds[*at])));
     for at in order.iter().skip(walks) {
         view.rdds[*at].walks = PageWalkRow::default();
     }
@@ -115,7 +116,7 @@ fn bound(view: &mut View, most: usize, walks: usize) {
         .iter()
         .map(|at| &view.rdds[*at])
         .map(|row| of(row.who.pid, row.rdd_id))
-        .collect();
+        .gather();
     view.rdds
         .retain(|row| !less.contains(&of(row.who.pid, row.rdd_id)));
     view.pages

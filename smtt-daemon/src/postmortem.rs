@@ -7,6 +7,7 @@
 pub mod keeper;
 mod watch;
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -129,7 +130,7 @@ impl Watcher {
                 Some((executor.key, sample))
             })
             .collect();
-        let living_keys: BTreeSet<u64> = living.iter().map(|executor| executor.key).collect();
+        let living_keys: BTreeSet<u64> = living.iter().map(|executor| executor.key).gather();
         for (key, watched) in &mut self.watched {
             if !living_keys.contains(key) {
                 watched.see_after();

@@ -4,6 +4,7 @@
 //! read, because an executor may make a read of its files wait. At most [`THREADS_PER_ROUND`] threads are read in a round;
 //! with more tasks each is read less often.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -96,7 +97,7 @@ impl RunningTasks {
             });
         let read = self.reads.read(wanted.collect(), WAIT);
         // A thread that has ended its task meanwhile has another row, or none.
-        let after: BTreeMap<u32, TaskBegin> = rows()?.into_iter().collect();
+        let after: BTreeMap<u32, TaskBegin> = rows()?.into_iter().gather();
         let same = |(tid, begin): &Row| {
             after.get(tid).is_some_and(|now| {
                 (now.executor, now.task_attempt_id, now.time_ns)
@@ -109,7 +110,7 @@ impl RunningTasks {
                 let still = tasks.into_iter().filter(|(row, _)| same(row));
                 (key, still.map(|(_, reading)| reading).collect())
             })
-            .collect())
+            .gather())
     }
 }
 

@@ -2,6 +2,7 @@
 //! ([`Shared::tick`], the state's `apply` and `take_in`); the server, the metrics and the placement of pages read them.
 
 use smtt_model::ledger::{DecodeCounts, Hop, LedgerInputs, MarkerCounts, SourceCounts, ledger};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::{Limits, State};
 use smtt_model::verdict::{Verdict, VerdictState};
 
@@ -308,7 +309,7 @@ impl Shared {
         });
         let wanted = wanted.collect();
         let read = lock(&self.command_lines).read(wanted, wait);
-        let mut options: BTreeMap<u64, _> = read.into_iter().collect();
+        let mut options: BTreeMap<u64, _> = read.into_iter().gather();
         for (pid, process) in &mut surroundings.processes {
             match options.remove(&u64::from(*pid)) {
                 Some(Ok(options)) => process.options = Some(options),

@@ -5,6 +5,7 @@
 //! comes back later is dropped, and the caller does not wait for that executor again for a while. The time of a reading
 //! counts from when its helper begins it: that a busy machine runs a helper late is not the executor's doing.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -61,7 +62,7 @@ impl<T: Send + 'static> TimedReads<T> {
         self.round += 1;
         // Late readings of earlier rounds are dropped.
         while self.helpers.next(Duration::ZERO).is_some() {}
-        let mut missing: BTreeSet<u64> = wanted.iter().map(|(key, ..)| *key).collect();
+        let mut missing: BTreeSet<u64> = wanted.iter().map(|(key, ..)| *key).gather();
         let mut waiting = VecDeque::from(wanted);
         let (mut awaited, mut read) = (HashMap::new(), Vec::new());
         let mut first_begun = None;

@@ -1,5 +1,6 @@
 //! Reads the surroundings of the executors: settings of the kernel, nodes, swap, and the options of each JVM.
 
+use smtt_model::sort::small::Gather as _;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ pub fn read(root: &Path, pids: &[u32]) -> Surroundings {
                     .is_dir()
                     .then(|| (*pid, process(&folder, &node_cpus)))
             })
-            .collect(),
+            .gather(),
     }
 }
 

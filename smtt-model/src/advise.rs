@@ -14,6 +14,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
+use crate::sort::small::{Gather as _, sort_by};
 use std::collections::BTreeSet;
 
 pub use saving::Saving;
@@ -262,7 +263,7 @@ impl Rdd<'_> {
 }
 
 fn executor_ids<'a>(who: impl Iterator<Item = &'a crate::rows::ExecutorId>) -> Vec<String> {
-    let ids: BTreeSet<String> = who.filter_map(|who| who.executor_id.clone()).collect();
+    let ids: BTreeSet<String> = who.filter_map(|who| who.executor_id.clone()).gather();
     ids.into_iter().collect()
 }
 
@@ -358,7 +359,7 @@ impl Outcome {
 /// Sorts findings, the most expensive first.
 fn rank(findings: &mut [Finding]) {
     let share = |finding: &Finding| finding.cost.share.unwrap_or(0.0);
-    findings.sort_by(|left, right| {
+    sort_by(findings, |left, right| {
         let by_severity = right.severity.cmp(&left.severity);
         by_severity.then(share(right).total_cmp(&share(left)))
     });

@@ -4,6 +4,7 @@
 //! between two collections, for memory on the Java heap. Counts are attributed by context; sampled addresses are the
 //! check (see [`Agreement`]).
 
+use crate::sort::small::sort_by_key;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rangemap::RangeMap;
@@ -351,7 +352,7 @@ pub struct Names {
 /// plain name.
 #[must_use]
 pub fn names(mut claims: Vec<Claim>) -> BTreeMap<u64, Names> {
-    claims.sort_by_key(|claim| (claim.first_seen_ns, claim.key));
+    sort_by_key(&mut claims, |claim| (claim.first_seen_ns, claim.key));
     let mut taken: HashMap<(Option<u32>, String, String), u64> = HashMap::new();
     let mut names = BTreeMap::new();
     for claim in claims {

@@ -3,6 +3,7 @@
 
 pub mod trace;
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -158,7 +159,7 @@ impl Hop {
             .iter()
             .filter(|(_, count)| *count > 0)
             .cloned()
-            .collect();
+            .gather();
         Self {
             name: hop.to_owned(),
             attempted,

@@ -1,7 +1,9 @@
 //! Sorting of rows by any of their fields, as JSON values.
 
 mod pick;
+pub mod small;
 
+use crate::sort::small::sort_by;
 use std::cmp::Ordering;
 
 pub use self::pick::pick;
@@ -152,7 +154,7 @@ pub fn sort<R: Serialize>(rows: Vec<R>, by: &[Sort]) -> Result<Vec<R>, SortError
             sort.descending.unwrap_or_else(numbers)
         })
         .collect();
-    keyed.sort_by(|(left, _), (right, _)| {
+    sort_by(&mut keyed, |(left, _), (right, _)| {
         let fields = left.iter().zip(right).zip(&descending);
         fields
             .map(

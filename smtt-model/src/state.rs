@@ -42,6 +42,7 @@ mod tick;
 mod unlisted_blocks;
 mod used;
 
+use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
@@ -325,7 +326,7 @@ impl State {
         self.measured.access = readings.access_known;
         self.measured.major = readings.major_known;
         self.kernel = readings.counters;
-        let owners: BTreeMap<u64, Owner> = readings.owners.iter().copied().collect();
+        let owners: BTreeMap<u64, Owner> = readings.owners.iter().copied().gather();
         self.set_cgroups(&owners);
         for (key, totals) in &readings.executors {
             if self.expired_set.contains(key) {
@@ -397,7 +398,7 @@ impl State {
         let all = self.executors.iter();
         all.filter(|(_, executor)| wanted(executor))
             .map(|(key, _)| *key)
-            .collect()
+            .gather()
     }
 
     /// The executor's process is gone, detected without a record of its exit.
@@ -493,7 +494,7 @@ impl State {
             });
             (*key, peaks.collect())
         });
-        taken.collect()
+        taken.gather()
     }
 
     /// What this machine can measure.

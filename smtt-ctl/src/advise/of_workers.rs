@@ -1,6 +1,7 @@
 //! `smtt-ctl advise --cluster` as text: a finding that several workers have stands once, with the numbers of the worker
 //! where it costs most.
 
+use smtt_model::sort::small::sort_by;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::advise::{Advice, ApplicationAdvice, Finding, RuleOutcome};
@@ -81,7 +82,7 @@ pub(crate) fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>>
         }
     }
     let mut groups: Vec<Group<'a>> = groups.into_values().collect();
-    groups.sort_by(|left, right| {
+    sort_by(&mut groups, |left, right| {
         let ((left_severity, left_cost), (right_severity, right_cost)) =
             (weight(left.finding), weight(right.finding));
         right_severity

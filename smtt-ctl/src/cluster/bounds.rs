@@ -1,6 +1,7 @@
 //! The room for what workers send to one question, shared max-min fairly: small answers leave their rest to large ones,
 //! and where the room is full the largest answer gives way.
 
+use smtt_model::sort::small::sort_by_key;
 use std::fmt;
 
 use smtt_model::units;
@@ -179,7 +180,7 @@ pub(super) fn fitting<'a>(answers: impl Iterator<Item = &'a [u8]>, workers: usiz
 fn fits(costs: &[u64], total: u64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..costs.len()).collect();
     let cost = |at: &usize| costs.get(*at).copied().unwrap_or(u64::MAX);
-    order.sort_by_key(|at| cost(at));
+    sort_by_key(&mut order, |at| cost(at));
     let (mut taken, mut fits) = (0_u64, vec![false; costs.len()]);
     for at in order {
         taken = taken.saturating_add(cost(&at));

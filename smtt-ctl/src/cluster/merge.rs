@@ -5,6 +5,7 @@ use smtt_model::advise::{Advice, ApplicationAdvice};
 use smtt_model::postmortem::Deaths;
 use smtt_model::protocol::{Histories, ListQuery, Report, Status, order};
 use smtt_model::rows::{Listing, Summary};
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::sort::{Sort, SortError, pick, sort};
 
 use crate::client::ClientError;
@@ -178,7 +179,7 @@ impl Merge for Advice {
             .into_iter()
             .flat_map(|part| part.applications)
             .collect();
-        applications.sort_by_key(ApplicationAdvice::application);
+        sort_by_key(&mut applications, ApplicationAdvice::application);
         Ok(Self {
             applications,
             ..Self::default()
@@ -204,8 +205,7 @@ impl Merge for Deaths {
                 all.failing = part.failing;
             }
         }
-        all.rows
-            .sort_by_key(|row| std::cmp::Reverse(row.died_unix_ms));
+        sort_by_key(&mut all.rows, |row| std::cmp::Reverse(row.died_unix_ms));
         Ok(all)
     }
 }

@@ -1,5 +1,6 @@
 //! One question to all workers at the same time: the bytes of their answers within the room, those of each daemon once.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -242,6 +243,6 @@ impl Cluster {
                 (index, list.unwrap_or_default())
             });
         }
-        asked.join_all().await.into_iter().collect()
+        asked.join_all().await.into_iter().gather()
     }
 }

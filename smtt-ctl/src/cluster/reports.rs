@@ -1,6 +1,7 @@
 //! The reports of all workers as one for each application: executors with their worker, RDDs added up, totals that
 //! equal the parts.
 
+use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -165,20 +166,21 @@ impl Reports {
                 ..application
             };
             let most = |faults: &FaultFigures| std::cmp::Reverse(faults.page_faults);
-            application.executors.sort_by_key(|row| most(&row.faults));
-            application
-                .stages
-                .sort_by_key(|row| (most(&row.faults), row.stage_id, row.stage_attempt));
-            application
-                .tasks
-                .sort_by_key(|row| (most(&row.faults), row.task_attempt_id));
+            sort_by_key(&mut application.executors, |row| most(&row.faults));
+            sort_by_key(&mut application.stages, |row| {
+                (most(&row.faults), row.stage_id, row.stage_attempt)
+            });
+            sort_by_key(&mut application.tasks, |row| {
+                (most(&row.faults), row.task_attempt_id)
+            });
             application.stages.truncate(REPORT_ROWS);
             application.tasks.truncate(REPORT_ROWS);
             application
         };
         all.applications = applications.into_iter().map(finish).collect();
-        all.applications
-            .sort_by_key(|application| std::cmp::Reverse(application.summary.page_faults));
+        sort_by_key(&mut all.applications, |application| {
+            std::cmp::Reverse(application.summary.page_faults)
+        });
         all
     }
 }

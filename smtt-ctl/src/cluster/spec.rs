@@ -1,5 +1,6 @@
 //! The workers of a cluster: a list of hosts, Prometheus' file of targets, or a name in DNS.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -289,7 +290,7 @@ fn named(workers: Vec<Worker>) -> Vec<Worker> {
         .iter()
         .filter(by_port)
         .map(|worker| worker.host.as_str())
-        .collect();
+        .gather();
     let is_known_by_host = hosts.len() == once.iter().filter(by_port).count();
     let mut taken = BTreeSet::new();
     for worker in once.iter_mut().filter(|worker| worker.ssh.is_none()) {

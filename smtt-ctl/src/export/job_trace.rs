@@ -4,6 +4,7 @@
 //! rumen knows tasks that map and tasks that reduce. Tasks of the last stage of a job with several stages are its
 //! reducers, all others its mappers.
 
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -205,7 +206,7 @@ fn job(known: &Known, id: u32, tasks: BTreeMap<TaskKey, Vec<&TaskRow>>) -> Job {
     let who = known.executors.first().map(|row| &row.who);
     let application = who.and_then(|who| who.application_id.as_deref());
     let prefix = format!("{}_{id:04}", tracker(application.unwrap_or_default()));
-    let stages: BTreeSet<u32> = tasks.keys().map(|(stage, _)| *stage).collect();
+    let stages: BTreeSet<u32> = tasks.keys().map(|(stage, _)| *stage).gather();
     let last = stages.last().copied().filter(|_| stages.len() > 1);
     let outcome = job_outcome(known, &tasks, &stages);
     let (mut maps, mut reduces) = (Vec::new(), Vec::new());
@@ -215,7 +216,7 @@ fn job(known: &Known, id: u32, tasks: BTreeMap<TaskKey, Vec<&TaskRow>>) -> Job {
             false => ('m', TaskType::Map, &mut maps),
         };
         let name = format!("{prefix}_{letter}_{:06}", list.len());
-        attempts.sort_by_key(|row| row.task_attempt_id);
+        sort_by_key(&mut attempts, |row| row.task_attempt_id);
         list.push(task(known, &name, task_type, &attempts));
     }
     let all = || maps.iter().chain(&reduces);
@@ -255,7 +256,7 @@ fn job(known: &Known, id: u32, tasks: BTreeMap<TaskKey, Vec<&TaskRow>>) -> Job {
         job_properties: properties
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)))
-            .collect(),
+            .gather(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The page of an application on all workers of a cluster. What workers send is bounded before it is on the page.
 
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -99,7 +100,7 @@ async fn ask(
     let now_unix_ms = now.map_or(0, |now| now.as_millis() as u64);
     let mut history = on_one_clock(histories, now_unix_ms);
     history.rows.retain(|row| own(&row.who));
-    let mut known: BTreeMap<String, Advice> = advice.into_iter().collect();
+    let mut known: BTreeMap<String, Advice> = advice.into_iter().gather();
     let workers: Vec<OfWorker> = statuses
         .iter()
         .filter(|(name, _)| application.hosts.contains(name))
@@ -160,7 +161,7 @@ fn on_one_clock(parts: Vec<(String, Histories)>, now_unix_ms: u64) -> Histories 
                 let age = part.now_ns.saturating_sub(point.time_ns).min(AGE_NS);
                 point.time_ns = now_ns.saturating_sub(age);
             }
-            row.points.sort_by_key(|point| point.time_ns);
+            sort_by_key(&mut row.points, |point| point.time_ns);
             let first = row.points.first().map_or(0, |point| point.time_ns);
             let last = row.points.last().map_or(0, |point| point.time_ns);
             // A history of a daemon has at least half of its points.

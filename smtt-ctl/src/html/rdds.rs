@@ -1,5 +1,6 @@
 //! Tables of RDDs: memory, placement and cost.
 
+use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use smtt_model::rows::{FigureRow, Number, RddOverExecutors as Rdd, RddRow, made_at};
@@ -126,7 +127,9 @@ pub fn rdds(body: &mut Markup, facts: &Facts) {
         storage.saturating_add(row.execution_memory_bytes)
     };
     holding.retain(|rdd| rdd.sum(most) > 0);
-    holding.sort_by_key(|rdd| std::cmp::Reverse((rdd.sum(now), rdd.sum(most))));
+    sort_by_key(&mut holding, |rdd| {
+        std::cmp::Reverse((rdd.sum(now), rdd.sum(most)))
+    });
     body.line("h3", &[], "What they hold, and where");
     if holding.is_empty() {
         body.line(
@@ -144,7 +147,7 @@ pub fn rdds(body: &mut Markup, facts: &Facts) {
     }
     let mut costly: Vec<Rdd<'_>> = grouped(facts);
     costly.retain(|rdd| rdd.cost(&figures) != (0, 0));
-    costly.sort_by_key(|rdd| std::cmp::Reverse(rdd.cost(&figures)));
+    sort_by_key(&mut costly, |rdd| std::cmp::Reverse(rdd.cost(&figures)));
     body.line("h3", &[], "What they cost");
     if costly.is_empty() {
         body.line(

@@ -1,6 +1,7 @@
 //! Sections with figures: memory over time, execution memory, executors.
 
 use smtt_model::rows::{ExecutorId, ExecutorKind, ExecutorRow};
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::chart::{Size, Unit, chart};
@@ -178,7 +179,9 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
         .iter()
         .filter(|row| row.execution_memory_peak_bytes > 0)
         .collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.execution_memory_peak_bytes));
+    sort_by_key(&mut rows, |row| {
+        std::cmp::Reverse(row.execution_memory_peak_bytes)
+    });
     rows.truncate(ROWS);
     if !rows.is_empty() {
         body.line("h3", &[], "Stages with the largest tasks");
@@ -228,7 +231,9 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
         .iter()
         .filter(|row| row.execution_memory_peak_bytes > 0)
         .collect();
-    tasks.sort_by_key(|row| std::cmp::Reverse(row.execution_memory_peak_bytes));
+    sort_by_key(&mut tasks, |row| {
+        std::cmp::Reverse(row.execution_memory_peak_bytes)
+    });
     tasks.truncate(ROWS);
     if !tasks.is_empty() {
         body.line("h3", &[], "Tasks that held most");

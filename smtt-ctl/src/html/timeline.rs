@@ -1,5 +1,6 @@
 //! Histories of several executors on one time axis, as series that stack.
 
+use smtt_model::sort::small::sort_by;
 use std::collections::BTreeMap;
 
 use smtt_model::protocol::Histories;
@@ -326,7 +327,9 @@ fn bounded(mut list: Vec<Series>) -> Vec<Series> {
     if list.len() <= SERIES {
         return list;
     }
-    list.sort_by(|left, right| peak(&right.values).total_cmp(&peak(&left.values)));
+    sort_by(&mut list, |left, right| {
+        peak(&right.values).total_cmp(&peak(&left.values))
+    });
     let others = list.split_off(SERIES - 1);
     let mut sum = vec![0.0; others[0].values.len()];
     for other in &others {
@@ -347,7 +350,7 @@ fn largest<Key: Ord>(
         .into_iter()
         .map(|(key, values)| (name_of(&key), values))
         .collect();
-    all.sort_by(|left, right| {
+    sort_by(&mut all, |left, right| {
         let named = right.0.is_some().cmp(&left.0.is_some());
         named.then(peak(&right.1).total_cmp(&peak(&left.1)))
     });

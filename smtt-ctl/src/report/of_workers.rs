@@ -1,5 +1,6 @@
 //! `smtt-ctl report --cluster`: each application as all workers see it.
 
+use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -201,7 +202,7 @@ fn rdds_text(rdds: &[RddGroupRow], output: Output) -> String {
     costly.retain(|row| row.faults.page_faults.unwrap_or(0) > 0);
     let mut holding = rdds.to_vec();
     holding.retain(|row| held(row) > 0);
-    holding.sort_by_key(|row| std::cmp::Reverse(held(row)));
+    sort_by_key(&mut holding, |row| std::cmp::Reverse(held(row)));
     let mut text = String::new();
     for (title, rows) in [
         ("RDDs with most page faults", costly),

@@ -1,5 +1,6 @@
 //! `smtt-ctl status --cluster`: a row for each worker, and what is degraded where.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -69,7 +70,7 @@ fn beside(client: &Client, all: &[(String, Status)]) -> Value {
     let known: BTreeMap<&str, &Status> = all
         .iter()
         .map(|(name, status)| (name.as_str(), status))
-        .collect();
+        .gather();
     let mut workers = client.cluster().map_or(Value::Null, Cluster::workers);
     for worker in workers.as_array_mut().into_iter().flatten() {
         let status = worker

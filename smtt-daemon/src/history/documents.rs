@@ -1,6 +1,7 @@
 //! Documents of one application: its executors, their memory, stages, RDDs, places, deaths and findings, as this worker
 //! knows them now.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -75,7 +76,7 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
     };
     let summary = shared.state().list_executors(&filter).summary;
     deaths(shared, about.application, &mut documents);
-    let executors: BTreeSet<u64> = shared.executor_keys().into_iter().collect();
+    let executors: BTreeSet<u64> = shared.executor_keys().into_iter().gather();
     for key in executors {
         let filter = Filter {
             key: Some(key),

@@ -1,5 +1,6 @@
 //! Findings of `advise` as metrics, so that alerts can rest on them.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::advise::Severity;
@@ -20,7 +21,7 @@ pub(super) fn find(shared: &Shared) -> Findings {
     let mut findings = Findings::new();
     let executors = shared.state().list_executors(&Filter::default()).rows;
     let rows = executors.into_iter();
-    let applications: BTreeSet<_> = rows.map(|row| row.who.application()).collect();
+    let applications: BTreeSet<_> = rows.map(|row| row.who.application()).gather();
     // One at a time: the listings of an application may be large.
     for application in applications {
         let filter = Filter {

@@ -5,6 +5,7 @@
 //! to one key when it is seen; it never moves. So the keys of an application, `none` and `other` together always have
 //! what its executors have, and no counter falls when an RDD or an executor is forgotten.
 
+use smtt_model::sort::small::{Gather as _, sort_by};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -405,11 +406,11 @@ impl Keys {
         }
         let by_user = users.iter();
         let by_user = by_user.map(|(user, wants)| (*user, wants.values().sum()));
-        max_min(&by_user.collect(), self.limits.all)
+        max_min(&by_user.gather(), self.limits.all)
             .into_iter()
             .filter_map(|(user, share)| Some(max_min(users.get(&user)?, share)))
             .flatten()
-            .collect()
+            .gather()
     }
 
     fn add(
@@ -437,7 +438,7 @@ impl Keys {
         let mut new: Vec<(&String, &More)> = named.iter().collect();
         new.retain(|(name, _)| !application.keys.contains_key(*name));
         // The best first; equal ones in a fixed order.
-        new.sort_by(|(name, more), (other, than)| {
+        sort_by(&mut new, |(name, more), (other, than)| {
             than.rank().cmp(&more.rank()).then_with(|| name.cmp(other))
         });
         let mut full = share == 0;

@@ -1,5 +1,6 @@
 //! Metrics of the placement of bytes, and of the cost of measuring it.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use smtt_model::rows::{Figures, by_rdd};
@@ -44,7 +45,7 @@ impl Pages {
         let names = keys.applications();
         pages.names = names
             .map(|(key, application)| (key.clone(), application.name.clone()))
-            .collect();
+            .gather();
         pages
     }
 

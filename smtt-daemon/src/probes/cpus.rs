@@ -4,6 +4,7 @@
 //! A suspend takes all CPUs but one offline and brings them back while the daemon is frozen, so the list of online CPUs
 //! is the same before and after. Each CPU therefore has an event that counts nothing: its time stops with the others.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -148,14 +149,14 @@ impl Cpus {
     /// Compares with the CPUs that are online now, and remembers these.
     fn change(&mut self, now: &BTreeSet<u32>) -> Change {
         let left = self.clocks.keys().filter(|cpu| !now.contains(cpu));
-        let mut gone: BTreeSet<u32> = left.copied().collect();
+        let mut gone: BTreeSet<u32> = left.copied().gather();
         gone.extend(self.standing().keys());
         self.clocks.retain(|cpu, _| !gone.contains(cpu));
         let come: BTreeSet<u32> = now
             .iter()
             .filter(|cpu| !self.clocks.contains_key(cpu))
             .copied()
-            .collect();
+            .gather();
         for cpu in &come {
             self.clocks.insert(*cpu, Clock::start(*cpu));
         }
@@ -167,7 +168,7 @@ impl Cpus {
         let time = |cpu: &u32| self.clocks.get(cpu)?.as_ref()?.time();
         let clocks = self.clocks.iter().filter(|(_, clock)| clock.is_some());
         let mut standing: BTreeMap<u32, Option<u64>> =
-            clocks.map(|(cpu, _)| (*cpu, time(cpu))).collect();
+            clocks.map(|(cpu, _)| (*cpu, time(cpu))).gather();
         let stands = |cpu: &u32, before: &mut Option<u64>| *before == time(cpu);
         standing.retain(stands);
         if !standing.is_empty() {
@@ -180,7 +181,7 @@ impl Cpus {
 
     /// The CPUs that were online at the last reading.
     pub fn online(&self) -> BTreeSet<u32> {
-        self.clocks.keys().copied().collect()
+        self.clocks.keys().copied().gather()
     }
 }
 

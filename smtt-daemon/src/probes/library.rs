@@ -21,6 +21,7 @@ mod pace;
 mod places;
 mod state;
 
+use smtt_model::sort::small::Gather as _;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -407,7 +408,7 @@ impl Libraries {
             digest: known.digest,
             configured: process.is_none(),
             share: process.map_or(0, |process| process.share),
-            executors: process.into_iter().collect(),
+            executors: process.into_iter().gather(),
             idle_since: Instant::now(),
         };
         let page = Arc::downgrade(&probed.page);

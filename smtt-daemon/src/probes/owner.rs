@@ -1,6 +1,7 @@
 //! The owner of a process that the daemon makes an executor: its user and its cgroup, as the kernel reports them; and
 //! whose share an owner uses.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -35,7 +36,7 @@ impl SharesOfOwners {
         let table = table.context("the object lacks the table SHARE_OWNERS")?;
         let mut table = LpmTrie::<_, u32, u32>::try_from(table)?;
         let key = |block: &Block| Key::new(block.bits, block.first.to_be());
-        let wanted: BTreeSet<Block> = ids.blocks().into_iter().collect();
+        let wanted: BTreeSet<Block> = ids.blocks().into_iter().gather();
         // First the removals: the table may be full.
         for block in self.rows.difference(&wanted) {
             table

@@ -3,6 +3,7 @@
 //! lacks its process at two readings one after the other belongs to none: a new executor has its totals a moment before
 //! its process has a row.
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_common::settings::executor_pid;
@@ -31,7 +32,7 @@ impl Sweep {
             *keys.entry(executor_pid(*key)).or_default() += 1;
         }
         let all = counted.iter().map(|(key, _)| *key);
-        let lacking: BTreeSet<u64> = all.filter(|key| !living.contains(key)).collect();
+        let lacking: BTreeSet<u64> = all.filter(|key| !living.contains(key)).gather();
         counted.retain(|(key, _)| !lacking.contains(key) || keys[&executor_pid(*key)] == 1);
         let gone = lacking.intersection(&self.executors).copied().collect();
         self.executors = lacking;
@@ -42,7 +43,7 @@ impl Sweep {
     /// one; at most [`THREADS_MAX`], the others come with the next readings.
     pub fn threads(&mut self, living: &BTreeSet<u64>, rows: &[(u32, u64)]) -> Vec<(u32, u64)> {
         let rows = rows.iter().copied();
-        let lacking: BTreeMap<u32, u64> = rows.filter(|(_, key)| !living.contains(key)).collect();
+        let lacking: BTreeMap<u32, u64> = rows.filter(|(_, key)| !living.contains(key)).gather();
         let before = std::mem::replace(&mut self.threads, lacking);
         let gone = self
             .threads

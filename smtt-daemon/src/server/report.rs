@@ -1,5 +1,6 @@
 //! The answer of `/v1/report`: the first rows of each listing, by application.
 
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::collections::BTreeSet;
 
 use smtt_model::protocol::{ApplicationReport, REPORT_ROWS, Report};
@@ -15,8 +16,7 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
     let status = shared.status();
     // Each listing of each executor locks the state separately: a report of a large state would delay the event loop.
     let executors = shared.state().list_executors(filter).rows;
-    let keys: BTreeSet<ApplicationKey> =
-        executors.iter().map(|row| row.who.application()).collect();
+    let keys: BTreeSet<ApplicationKey> = executors.iter().map(|row| row.who.application()).gather();
     let applications = keys
         .into_iter()
         .map(|key| {
@@ -97,7 +97,7 @@ fn first<R, Rank: Ord>(
     let mut rows: Vec<R> = Vec::new();
     each_rows(shared, filter, size, list, |more| {
         rows.extend(more.into_iter().filter(|row| rank(row).is_some()));
-        rows.sort_by_key(|row| std::cmp::Reverse(rank(row)));
+        sort_by_key(&mut rows, |row| std::cmp::Reverse(rank(row)));
         rows.truncate(REPORT_ROWS);
     });
     rows

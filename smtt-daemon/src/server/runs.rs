@@ -2,6 +2,7 @@
 //! of them, are a sorted run, compressed in pieces, and the answer merges the runs piece by piece. Many small runs become
 //! a larger one before, so that few pieces are open at once.
 
+use smtt_model::sort::small::sort_by;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::VecDeque;
@@ -155,7 +156,7 @@ impl Runs {
             .into_iter()
             .map(|row| (self.keys.of(&row), row))
             .collect();
-        keyed.sort_by(|left, right| left.0.cmp(&right.0));
+        sort_by(&mut keyed, |left, right| left.0.cmp(&right.0));
         keyed.truncate(self.limit);
         let mut pieces = Pieces::new(&mut self.compressor);
         let mut row = Vec::new();

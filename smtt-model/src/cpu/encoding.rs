@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Serialize, Serializer};
 
 use super::files::Files;
+use crate::sort::small::{Gather as _, sort_by};
 
 /// `perf_event_attr.type` of the kernel's generic hardware events.
 pub const PERF_TYPE_HARDWARE: u32 = 0;
@@ -252,7 +253,7 @@ impl Pmus {
                     terms: terms
                         .iter()
                         .filter_map(|&(term, bits)| Some((term.to_owned(), Bits::parse(bits)?)))
-                        .collect(),
+                        .gather(),
                     events: BTreeSet::new(),
                 })
                 .collect(),
@@ -276,7 +277,7 @@ impl Pmus {
                     let text = files.text(&format!("{formats}/{term}"))?;
                     Some((term, Bits::parse(&text)?))
                 })
-                .collect();
+                .gather();
             let assumed = pmus
                 .0
                 .iter()
@@ -294,7 +295,7 @@ impl Pmus {
                 events: events.into_iter().collect(),
             });
         }
-        pmus.0.sort_by(|a, b| a.name.cmp(&b.name));
+        sort_by(&mut pmus.0, |a, b| a.name.cmp(&b.name));
         pmus
     }
 

@@ -1,5 +1,6 @@
 //! From a row of the table, the kernel's generic events or the configuration to the events that are opened.
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use super::encoding::{Encoding, Pmu};
@@ -111,7 +112,7 @@ pub(super) fn generic(pmu: &Pmu, hybrid: bool) -> BTreeMap<Role, RoleEvent> {
                 RoleEvent::simple(role, name, encoding, Source::Generic),
             ))
         })
-        .collect()
+        .gather()
 }
 
 /// Whether the PMU is one of the cores' own.

@@ -1,5 +1,6 @@
 //! The identity of a CPU: of the running machine, read from `/proc` and `/sys`, or of any other, given as text.
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -226,7 +227,7 @@ fn arm(files: &impl Files) -> Option<Cpu> {
     let midrs: BTreeSet<u64> = cpus
         .filter_map(|cpu| files.text(&format!("{CPUS}/{cpu}/regs/identification/midr_el1")))
         .filter_map(|text| u64::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok())
-        .collect();
+        .gather();
     match midrs.len() {
         0 => None,
         1 => midrs.into_iter().next().map(|midr| Cpu::Arm { midr }),

@@ -3,6 +3,7 @@
 use super::Growth;
 use super::case::{Case, signal_name};
 use crate::decode::ProcessEnd;
+use crate::sort::small::sort_by_key;
 use crate::state::MemorySample;
 use crate::units::{bytes, duration};
 
@@ -168,6 +169,8 @@ pub(super) fn growth(samples: &[MemorySample]) -> Vec<Growth> {
             })
         })
         .collect();
-    all.sort_by_key(|growth| u64::MAX - (growth.to_bytes - growth.from_bytes));
+    sort_by_key(&mut all, |growth| {
+        u64::MAX - (growth.to_bytes - growth.from_bytes)
+    });
     all
 }

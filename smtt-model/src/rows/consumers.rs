@@ -1,5 +1,6 @@
 //! Consumers of a task's execution memory (writers, sorters, maps), by class.
 
+use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ pub(super) fn by_class(memory: &Memory) -> BTreeMap<String, u64> {
     }
     all.into_iter()
         .map(|(consumer, bytes)| (consumer.to_owned(), bytes))
-        .collect()
+        .gather()
 }
 
 /// The consumers of a task: bytes that they hold now, and their figures at the end of the task.

@@ -1,5 +1,6 @@
 //! Executors as rows.
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -244,7 +245,7 @@ impl State {
         .into_iter()
         .filter(|(_, facts)| *facts > 0)
         .map(|(cause, facts)| (cause.to_owned(), facts))
-        .collect();
+        .gather();
         ExecutorRow {
             who: ExecutorId::new(executor),
             application_name: said.map(|said| said.application_name.clone()),
@@ -299,7 +300,7 @@ impl State {
                 .enumerate()
                 .map(class)
                 .filter(|(_, count)| *count > 0)
-                .collect(),
+                .gather(),
             storage_memory_bytes: held.storage_bytes,
             storage_memory_peak_bytes: executor.peak.storage_bytes,
             execution_memory_bytes: held.execution_bytes,
@@ -345,12 +346,12 @@ impl State {
                         },
                     )
                 })
-                .collect(),
+                .gather(),
             over_cap: executor
                 .over_cap()
                 .into_iter()
                 .map(|(table, count)| (table.to_owned(), count))
-                .collect(),
+                .gather(),
             cycles_unattributed: cycles.map(|slot| {
                 let class = |(code, walks): (usize, &WalkCounters)| {
                     let name = u8::try_from(code)
@@ -359,7 +360,7 @@ impl State {
                     (name.unwrap_or("unknown").to_owned(), walks.events[slot])
                 };
                 let all = executor.walks_without.iter().enumerate();
-                all.map(class).filter(|(_, cycles)| *cycles > 0).collect()
+                all.map(class).filter(|(_, cycles)| *cycles > 0).gather()
             }),
             cycles_unattributed_share: cycles.and_then(|slot| {
                 let all = executor.all_walks.life.events[slot];

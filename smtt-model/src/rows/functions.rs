@@ -1,5 +1,6 @@
 //! The functions of a task attempt, as a field of its row.
 
+use crate::sort::small::{sort_by, sort_by_key};
 use serde::{Deserialize, Serialize};
 use smtt_common::context::Activity;
 use smtt_common::event::used::{CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS};
@@ -178,7 +179,9 @@ fn add_up(functions: &Functions, of: impl Fn(u32) -> bool, most: u64) -> (Vec<Ac
             }),
         }
     }
-    rows.sort_by(|a, b| (b.own_ns, &a.activity).cmp(&(a.own_ns, &b.activity)));
+    sort_by(&mut rows, |a, b| {
+        (b.own_ns, &a.activity).cmp(&(a.own_ns, &b.activity))
+    });
     let mut left = most;
     for row in &mut rows {
         row.own_ns = row.own_ns.min(left);
@@ -257,7 +260,7 @@ impl State {
         };
         let requests = &functions.fetches;
         let mut fetches: Vec<FetchRow> = requests.kept().iter().map(request).collect();
-        fetches.sort_by_key(|it| (it.begin_ns, it.duration_ns));
+        sort_by_key(&mut fetches, |it| (it.begin_ns, it.duration_ns));
         let sum = &requests.sum;
         let fetched = (sum.requests > 0).then(|| FetchedRow {
             requests: sum.requests,
@@ -267,7 +270,7 @@ impl State {
             bytes: sum.bytes,
             left_out: requests.left_out(),
         });
-        spans.sort_by_key(|it| {
+        sort_by_key(&mut spans, |it| {
             let longest_first = u64::MAX - it.duration_ns;
             (it.thread != TASK, it.tid, it.begin_ns, longest_first)
         });

@@ -1,5 +1,6 @@
 //! Rows of RDDs added up: by query, plan node, call site, name or RDD, over executors.
 
+use crate::sort::small::sort_by_key;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -168,7 +169,7 @@ pub fn rdd_groups(rows: &[RddRow], by: GroupBy) -> Vec<RddGroupRow> {
     }
     let finish = |((application, group), sum): (_, Sum)| sum.finish(application, group);
     let mut groups: Vec<RddGroupRow> = sums.into_iter().map(finish).collect();
-    groups.sort_by_key(|row| {
+    sort_by_key(&mut groups, |row| {
         let most = (row.faults.page_faults, row.storage_memory_bytes);
         std::cmp::Reverse(most)
     });

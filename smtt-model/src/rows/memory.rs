@@ -1,5 +1,6 @@
 //! Where the memory of each executor is, as rows that add up.
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -125,7 +126,7 @@ pub fn peaks(of: &Peaks, now_ns: u64) -> BTreeMap<String, PeakRow> {
         };
         Some((metric.name()?.to_owned(), row))
     };
-    PeakMetric::ALL.iter().filter_map(row).collect()
+    PeakMetric::ALL.iter().filter_map(row).gather()
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -1,5 +1,6 @@
 //! Stages in quantiles: how each figure is spread over the stage's tasks and over its executors.
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -98,7 +99,7 @@ impl Values {
     fn quantiles(self) -> BTreeMap<String, Quantiles> {
         let each = self.0.into_iter();
         each.filter_map(|(name, mut values)| Some((name.to_owned(), Quantiles::of(&mut values)?)))
-            .collect()
+            .gather()
     }
 }
 

@@ -1,5 +1,6 @@
 //! RDDs and blocks as rows.
 
+use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -189,7 +190,7 @@ fn level_of(block: &Block) -> &'static str {
 fn levels_of(executor: &Executor) -> BTreeMap<RddKey, &'static str> {
     let blocks = executor.memory.blocks.values();
     let of_rdds = blocks.filter(|block| block.rdd.id().is_some());
-    of_rdds.map(|block| (block.rdd, level_of(block))).collect()
+    of_rdds.map(|block| (block.rdd, level_of(block))).gather()
 }
 
 /// RDDs that worked in the stages that the filter selects, or that these stages compute.
@@ -417,7 +418,7 @@ fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
 
 /// Page faults and page walks of an RDD, by activity.
 fn doing_rows(state: &State, executor: &Executor, rdd: &Rdd) -> Vec<DoingRow> {
-    let all: BTreeSet<&Doing> = rdd.doing.keys().chain(rdd.doing_walks.keys()).collect();
+    let all: BTreeSet<&Doing> = rdd.doing.keys().chain(rdd.doing_walks.keys()).gather();
     all.into_iter()
         .map(|doing| DoingRow {
             activity: doing.activity.name().unwrap_or("unknown").to_owned(),

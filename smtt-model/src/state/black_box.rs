@@ -1,6 +1,7 @@
 //! What is kept of an executor so that its death can be explained: its memory over the last two minutes, the signals that
 //! it got, what ran out, and, from the moment of its end, the tasks that ran.
 
+use crate::sort::small::sort_by_key;
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
@@ -427,7 +428,9 @@ impl Executor {
             })
             .collect();
         let running = tasks.len() as u64;
-        tasks.sort_by_key(|task| (u64::MAX - task.execution_bytes, task.task_attempt_id));
+        sort_by_key(&mut tasks, |task| {
+            (u64::MAX - task.execution_bytes, task.task_attempt_id)
+        });
         tasks.truncate(TASKS);
         tasks.shrink_to_fit();
         let held = self.memory.total();

@@ -1,5 +1,6 @@
 //! One executor: facts and counts under its key.
 
+use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
@@ -555,6 +556,6 @@ impl Executor {
         ]
         .into_iter()
         .filter(|(_, count)| *count > 0)
-        .collect()
+        .gather()
     }
 }

@@ -1,5 +1,6 @@
 //! Facts received from an executor, by kind.
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use super::bytes::tree_bytes;
@@ -34,7 +35,7 @@ impl FactCounts {
     #[must_use]
     pub fn by_kind(&self) -> BTreeMap<String, u64> {
         let named = |(entry, count): (&&str, &u64)| ((*entry).to_owned(), *count);
-        self.0.iter().map(named).collect()
+        self.0.iter().map(named).gather()
     }
 }
 

@@ -4,6 +4,7 @@
 //! the interval doubles: peaks stay, and the RDDs of a point add up to the memory at that moment. All histories
 //! together also have a limit ([`BYTES_MAX`]); the longest ones are thinned first.
 
+use crate::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -204,7 +205,7 @@ where
     if rows.len() <= room {
         return 0;
     }
-    rows.sort_by_key(|row| std::cmp::Reverse(size(row)));
+    sort_by_key(rows, |row| std::cmp::Reverse(size(row)));
     let more = rows.split_off(room - 1);
     let folded = more.len() as u64;
     let mut sum = Row::default();

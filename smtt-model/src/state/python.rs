@@ -1,5 +1,6 @@
 //! Python workers: which task each one serves, and the most memory that was resident in a task's workers.
 
+use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use super::Executor;
@@ -25,7 +26,7 @@ impl Executor {
             .iter()
             .flat_map(|before| &before.children)
             .map(|child| (child.pid, child.memory.resident_peak_bytes))
-            .collect();
+            .gather();
         let mut held: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for child in &kernel.children {
             let served = self.python_workers.get(&child.inner_pid);

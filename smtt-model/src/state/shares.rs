@@ -5,6 +5,7 @@
 //!
 //! The executors of one user share its part in the same way by cgroup, once the kernel has reported their cgroups.
 
+use crate::sort::small::{Gather as _, sort_by_key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -191,7 +192,7 @@ impl State {
 
     pub(super) fn set_cgroups(&mut self, owners: &BTreeMap<u64, Owner>) {
         let cgroups = owners.iter().map(|(key, owner)| (*key, owner.cgroup));
-        let cgroups: BTreeMap<u64, u64> = cgroups.collect();
+        let cgroups: BTreeMap<u64, u64> = cgroups.gather();
         if self.shares.cgroups == cgroups {
             return;
         }
@@ -363,7 +364,7 @@ impl State {
             .map(|(other, used)| (*other, *used))
             .filter(|(other, used)| *other == user || (!above && used.executors > own))
             .collect();
-        losers.sort_by_key(|(_, used)| std::cmp::Reverse(used.executors));
+        sort_by_key(&mut losers, |(_, used)| std::cmp::Reverse(used.executors));
         losers
     }
 
@@ -432,7 +433,7 @@ impl State {
         let even = self.executors.len() / self.shares.users.len().max(1);
         let mut users: Vec<_> = self.shares.users.uses.iter().collect();
         users.retain(|(_, used)| used.executors >= even);
-        users.sort_by_key(|(_, used)| std::cmp::Reverse(used.executors));
+        sort_by_key(&mut users, |(_, used)| std::cmp::Reverse(used.executors));
         let dead = users
             .into_iter()
             .find_map(|(user, _)| self.oldest_dead(|_, owner| owner == *user));

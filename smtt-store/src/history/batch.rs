@@ -1,5 +1,6 @@
 //! Buffers the rows of the next row group, column by column.
 
+use smtt_model::sort::small::sort_by;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
@@ -180,7 +181,7 @@ impl Batch {
     #[must_use]
     pub fn order(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..u32::try_from(self.rows).unwrap_or(u32::MAX)).collect();
-        order.sort_by(|&left, &right| {
+        sort_by(&mut order, |&left, &right| {
             self.table
                 .order
                 .iter()

@@ -2,6 +2,7 @@
 
 use super::small::Small;
 use super::{PARTS, Point};
+use crate::sort::small::sort_by_key;
 
 /// The shape of a series that adds up: the share of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub fn parts_of(total: u64, shares: &[u16; PARTS]) -> [u64; PARTS] {
     let mut parts = exact.map(|part| (part / all) as u64);
     let left = total - parts.iter().sum::<u64>();
     let mut order: [usize; PARTS] = std::array::from_fn(|part| part);
-    order.sort_by_key(|part| std::cmp::Reverse(exact[*part] % all));
+    sort_by_key(&mut order, |part| std::cmp::Reverse(exact[*part] % all));
     for part in order.into_iter().take(left as usize) {
         parts[part] += 1;
     }
