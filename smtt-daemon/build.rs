@@ -22,6 +22,8 @@ use std::process::Command;
 
 /// The LLVM that bpf-linker 0.10 works with; the compiler's bitcode must not be newer.
 const LLVM: &str = "22";
+/// The codec's level for the object.
+const LEVEL: i32 = 19;
 /// What to do when something is missing.
 const REMEDY: &str = "run `cargo xtask setup`, or name a finished object in SMTT_EBPF_OBJECT";
 
@@ -80,6 +82,13 @@ fn run() -> Result<()> {
             Err(reason) => return Err(reason),
         }
     };
+    // It is read once, at the daemon's start, and a sixth as large compressed.
+    let bytes = fs::read(&object)?;
+    let compressed = match bytes.as_slice() {
+        [] => Vec::new(),
+        bytes => zstd::bulk::compress(bytes, LEVEL)?,
+    };
+    fs::write(out.join("smtt.bpf.o.zst"), compressed)?;
     println!("cargo:rustc-env=SMTT_EBPF_TOOLCHAIN={toolchain}");
     Ok(())
 }

@@ -14,6 +14,7 @@ use smtt_machine::damon::Pace;
 use smtt_machine::page_walks::PageWalkSettings;
 use smtt_model::cpu::{Overrides, describe};
 use smtt_model::state::Limits;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 pub use self::file::{DEFAULT_FILE, default_text};
 use self::values::{Problem, absolute, bytes, count, duration, file_or_none, sha256, within};
@@ -156,7 +157,7 @@ pub use values::LogFormat;
 /// See [`Config::log`].
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// Level, in tracing's filter syntax.
+    /// Level, or levels by module: `warn,smtt_daemon=debug`.
     pub level: String,
     /// Form of the lines.
     pub format: LogFormat,
@@ -218,19 +219,25 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         .map_err(|(key, message)| wrong(file::line_of(text, key), format!("{key}: {message}")))
 }
 
-/// Whether the text is a level of the log, or a filter in tracing's syntax (`warn,smtt_daemon=debug`). A single word
-/// that is no level would be a filter too: one that lets nothing through.
+/// A level of the log, or levels by module (`warn,smtt_daemon=debug`). A single word that is no level would be a module,
+/// and everything of it would be logged: it is refused.
 #[must_use]
-pub fn is_log_level(text: &str) -> bool {
-    let parts = text.split(',').map(str::trim);
-    let known = |part: &str| {
-        part.contains(['=', '['])
-            || part
-                .parse::<tracing_subscriber::filter::LevelFilter>()
-                .is_ok()
+pub fn log_levels(text: &str) -> Option<Targets> {
+    let level = |part: &str| {
+        part.parse::<LevelFilter>()
+            .ok()
+            .filter(|_| !part.is_empty())
     };
-    parts.clone().all(|part| !part.is_empty() && known(part))
-        && tracing_subscriber::EnvFilter::try_new(text).is_ok()
+    text.split(',')
+        .map(str::trim)
+        .try_fold(Targets::new(), |levels, part| match part.split_once('=') {
+            // No spans in brackets: the programs have none.
+            Some((module, of)) if !module.is_empty() && !module.contains('[') => {
+                Some(levels.with_target(module, level(of)?))
+            }
+            Some(_) => None,
+            None => Some(levels.with_default(level(part)?)),
+        })
 }
 
 /// Reads a duration as configurations write it, as `10m`.
@@ -346,7 +353,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             ),
         ));
     }
-    if !is_log_level(&file.log.level) {
+    if log_levels(&file.log.level).is_none() {
         return Err((
             "log.level",
             format!(

@@ -106,6 +106,8 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
         ("[log]\nlevel = \"=\"\n", "line 2: log.level"),
         ("[log]\nlevel = \"loud\"\n", "line 2: log.level"),
         ("[log]\nlevel = \"info,loud\"\n", "line 2: log.level"),
+        ("[log]\nlevel = \"smtt_daemon=\"\n", "line 2: log.level"),
+        ("[log]\nlevel = \"[span]=debug\"\n", "line 2: log.level"),
         ("tick = \"1ms\"\n", "line 1: tick"),
         ("[web\n", "line 1"),
     ] {
@@ -115,6 +117,24 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
             error(text)
         );
     }
+}
+
+#[test]
+fn the_log_has_levels_by_module() {
+    use tracing_subscriber::filter::LevelFilter;
+    let levels = crate::log_levels("warn, smtt_daemon=debug,hyper=off").expect("levels");
+    for (module, level, is_logged) in [
+        ("smtt_daemon::ring", LevelFilter::DEBUG, true),
+        ("smtt_daemon", LevelFilter::TRACE, false),
+        ("hyper::proto", LevelFilter::ERROR, false),
+        ("axum", LevelFilter::WARN, true),
+        ("axum", LevelFilter::INFO, false),
+    ] {
+        let level = level.into_level().expect("not off");
+        assert_eq!(levels.would_enable(module, &level), is_logged, "{module}");
+    }
+    let levels = crate::log_levels("info").expect("a level");
+    assert_eq!(levels.default_level(), Some(LevelFilter::INFO));
 }
 
 #[test]

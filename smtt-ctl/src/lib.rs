@@ -30,6 +30,7 @@ mod trace;
 pub mod users;
 mod watch;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -150,10 +151,10 @@ fn say(message: &str) {
     let _ = writeln!(io::stderr(), "smtt-ctl: {message}");
 }
 
-/// Runs the program with the arguments of this process.
+/// Runs the program with a command line, whose first word is the program's name in messages.
 #[must_use]
-pub fn main() -> ExitCode {
-    run(&Args::parse()).into()
+pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    run(&Args::parse_from(words)).into()
 }
 
 /// Runs the command.

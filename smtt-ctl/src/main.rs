@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    smtt_ctl::main()
+    smtt_ctl::main(std::env::args_os())
 }

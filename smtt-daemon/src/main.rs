@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    smtt_daemon::program::main()
+    smtt_daemon::program::main(std::env::args_os())
 }

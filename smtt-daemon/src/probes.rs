@@ -22,6 +22,7 @@ mod table;
 mod tables;
 mod wire;
 
+use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,8 +96,10 @@ impl Drop for Probes {
 /// One executor, or one user, may fill this part of a busy ring at once.
 const BURST_SHARE: u32 = 8;
 
-/// The object that `build.rs` made.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smtt.bpf.o"));
+/// The object that `build.rs` made, compressed; empty where there was no compiler.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/smtt.bpf.o.zst"));
+/// Bytes of the object at most, far above what it has.
+const OBJECT_BYTES: usize = 16 << 20;
 
 /// Toolchain that the kernel side was compiled with; empty where it was built without one.
 pub const TOOLCHAIN: &str = env!("SMTT_EBPF_TOOLCHAIN");
@@ -134,6 +137,7 @@ impl Probes {
             !OBJECT.is_empty(),
             "this smtt-daemon was built without its kernel side, which needs an eBPF compiler: run `cargo xtask setup` and build it again"
         );
+        let object = zstd::bulk::decompress(OBJECT, OBJECT_BYTES).context("the kernel side")?;
         memory::lift_limits();
         let mut settings = wanted.settings;
         let no_ids = kernel_fields::set(&mut settings);
@@ -157,7 +161,7 @@ impl Probes {
             .map_max_entries("PROCESSES", wanted.processes)
             .map_max_entries("THREADS", wanted.threads)
             .map_max_entries("TASKS", wanted.threads)
-            .load(OBJECT)
+            .load(&object)
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
         let shares = SharesOfOwners::default();
@@ -165,7 +169,7 @@ impl Probes {
             all: wanted.library_files,
             user_share_permille: wanted.settings.user_share_permille,
         };
-        let libraries = Libraries::load(&mut ebpf, OBJECT, places, Arc::clone(&shares.owners))?;
+        let libraries = Libraries::load(&mut ebpf, &object, places, Arc::clone(&shares.owners))?;
         let mut probes = Self {
             verdicts: Vec::new(),
             libraries: Arc::new(libraries),
@@ -265,7 +269,7 @@ impl Probes {
         if self.faults_counted() {
             readings.before = self.before.faults();
         }
-        let keys: BTreeSet<u64> = living.iter().map(|(_, key)| *key).collect();
+        let keys: BTreeSet<u64> = living.iter().map(|(_, key)| *key).gather();
         readings.gone = self.sweep.executors(&keys, &mut readings.executors);
         for (tid, executor) in self.sweep.threads(&keys, self.reader.threads()) {
             self.change(TableOperation::FORGET_THREAD, &[u64::from(tid), executor])?;

@@ -1,5 +1,6 @@
 //! The program `smtt-daemon`: parse, log, run.
 
+use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -7,17 +8,18 @@ use crate::args::Arguments;
 use crate::{event_loop, journal};
 use clap::Parser;
 use smtt_config::LogFormat;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Exit code of a bad configuration, as in sysexits.
 const EX_CONFIG: u8 = 78;
 /// Exit code of missing permission, as in sysexits.
 const EX_NOPERM: u8 = 77;
 
-/// Runs the program with the arguments of this process.
+/// Runs the program with a command line, whose first word is the program's name in messages.
 #[must_use]
-pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = Arguments::parse_from(words);
     let mut config = match smtt_config::load(arguments.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
@@ -76,12 +78,9 @@ fn is_permission(cause: &(dyn std::error::Error + 'static)) -> bool {
 
 /// Starts the log on standard error.
 fn start_log(level: &str, format: LogFormat) -> Result<(), String> {
-    if !smtt_config::is_log_level(level) {
-        return Err(format!(
-            "log level {level:?} is not one of error, warn, info, debug, trace"
-        ));
-    }
-    let filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
+    let levels = smtt_config::log_levels(level).ok_or_else(|| {
+        format!("log level {level:?} is not one of error, warn, info, debug, trace")
+    })?;
     // aya's log records arrive through the log crate.
     let _ = tracing_log::LogTracer::init();
     let journal = journal::is_journal();
@@ -93,11 +92,13 @@ fn start_log(level: &str, format: LogFormat) -> Result<(), String> {
             && std::io::stderr().is_terminal()
             && std::env::var_os("NO_COLOR").is_none(),
     };
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(lines.coloured)
-        .event_format(lines)
+        .event_format(lines);
+    let _ = tracing_subscriber::registry()
+        .with(layer)
+        .with(levels)
         .try_init();
     Ok(())
 }

@@ -24,19 +24,22 @@ use crate::workers::Files as WorkerFiles;
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
 use smtt_web::Files;
+use tracing_subscriber::filter::{self, LevelFilter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("SMTT_LOG")
-                // The library says at `info` that it tries again; what fails in the end is one line here.
-                .unwrap_or_else(|_| "info,object_store=warn".into()),
-        )
+    let asked = std::env::var("SMTT_LOG").ok();
+    let asked = asked.and_then(|levels| levels.parse().ok());
+    let layer = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry()
+        .with(layer)
+        .with(asked.unwrap_or_else(levels))
         .init();
     match run(arguments.command) {
         Ok(true) => ExitCode::SUCCESS,
@@ -46,6 +49,14 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// What is logged where `SMTT_LOG` says nothing else.
+fn levels() -> filter::Targets {
+    // The library says at `info` that it tries again; what fails in the end is one line here.
+    filter::Targets::new()
+        .with_default(LevelFilter::INFO)
+        .with_target("object_store", LevelFilter::WARN)
 }
 
 /// The application that a command line names.
