@@ -77,14 +77,14 @@ enum Task {
         #[arg(long)]
         test: bool,
     },
-    /// Make the Debian package, its debug symbols and the tarball, with check sums, bill of materials and licences. Fails
-    /// where the program is larger than its limit.
+    /// Make the Debian packages of workers and of the history server, their debug symbols and tarballs, with check sums,
+    /// bills of materials and licences. Fails where a program is larger than its limit.
     Dist {
-        /// Cargo's profile of the program: dist, or dev to try the packages.
+        /// Cargo's profile of the programs: dist, or dev to try the packages.
         #[arg(long, default_value = "dist", value_parser = ["dist", "dev"])]
         profile: String,
-        /// Number of this package of the version.
-        #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+        /// Number of these packages of the version.
+        #[arg(long, default_value_t = dist::REVISION, value_name = "NUMBER")]
         revision: u32,
         /// Folder for the results (default: target/dist).
         #[arg(long, value_name = "PATH")]

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::paths::Paths;
 
 /// Folders with the messages.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "smtt-config/src",
     "smtt-ctl/src",
     "smtt-daemon/src",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 10] = [
     "smtt-store/src",
     "smtt-web/src",
     "smtt-history/src",
+    "packaging/program/src",
     "smtt-marker/java",
     "smtt-daemon/build.rs",
 ];

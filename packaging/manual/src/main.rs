@@ -30,7 +30,20 @@ fn main() -> Result<()> {
         pages(&out.join("man"), command.clone(), section)?;
         completions(&out, command)?;
     }
-    Ok(())
+    write(&out.join("man"), worker(), "1")
+}
+
+/// The program of workers, which calls two of the others by its first argument.
+fn worker() -> Command {
+    let program = |name: &'static str, about: &'static str| Command::new(name).about(about);
+    Command::new("smtt")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("The programs of an SMTT worker in one file")
+        .after_help("The file acts as the program by whose name it is called, as by the links smtt-daemon and smtt-ctl.")
+        .subcommand_value_name("PROGRAM")
+        .disable_help_subcommand(true)
+        .subcommand(program("daemon", "The daemon of a worker, see smtt-daemon(8)"))
+        .subcommand(program("ctl", "Its client, see smtt-ctl(1)"))
 }
 
 /// A page of the program and one of each of its subcommands, in the program's section of the manual.
@@ -48,7 +61,11 @@ fn page(folder: &Path, command: &Command, section: &str) -> Result<()> {
     {
         page(folder, below, section)?;
     }
-    let man = Man::new(command.clone()).section(section).date("");
+    write(folder, command.clone(), section)
+}
+
+fn write(folder: &Path, command: Command, section: &str) -> Result<()> {
+    let man = Man::new(command).section(section).date("");
     let path = folder.join(man.get_filename());
     let mut text = Vec::new();
     man.render(&mut text)?;

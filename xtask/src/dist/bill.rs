@@ -1,5 +1,5 @@
-//! A bill of materials in CycloneDX's form, and the licences: of every crate that is linked into the program, the marker's
-//! library or the kernel side.
+//! A package's bill of materials in CycloneDX's form, and the licences: of every crate that is linked into its program,
+//! and into the marker's library and the kernel side where it has them.
 //!
 //! `cargo tree` says which crates these are, `cargo metadata` says what they are, and the lock files have their sums.
 
@@ -12,12 +12,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::VERSION;
+use super::product::{Beside, Product, Target};
 use super::tree::files;
-use super::{PROGRAM, VERSION};
 use crate::process::output;
 
-/// Rust's name of the target of the program.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Rust's name of the target of the kernel side.
 const KERNEL_TARGET: &str = "bpfel-unknown-none";
 /// Prefixes of the names of files with a crate's licences.
@@ -30,7 +29,7 @@ const LICENCE_FILES: [&str; 6] = [
     "apache",
 ];
 
-/// What is linked into the product.
+/// What is linked into a package.
 #[derive(Debug)]
 pub struct Bill {
     /// The bill of materials.
@@ -46,15 +45,17 @@ type Crate = (String, String);
 ///
 /// # Errors
 /// When cargo fails, or a crate of others has no check sum.
-pub fn bill(root: &Path, time: u64) -> Result<Bill> {
-    let members = [PROGRAM, "smtt-marker-native"];
-    let kernel = root.join("smtt-ebpf");
+pub fn bill(root: &Path, product: &Product, target: &Target, time: u64) -> Result<Bill> {
+    let mut workspaces = vec![(root.to_owned(), product.name, target.rust)];
+    for crate_beside in product.beside {
+        workspaces.push(match crate_beside {
+            Beside::Member(name) => (root.to_owned(), *name, target.rust),
+            Beside::Kernel(name) => (root.join(name), *name, KERNEL_TARGET),
+        });
+    }
     let mut crates = BTreeMap::new();
-    for (folder, roots, target) in [
-        (root, members.as_slice(), TARGET),
-        (kernel.as_path(), &["smtt-ebpf"], KERNEL_TARGET),
-    ] {
-        let linked = linked(folder, roots, target)?;
+    for (folder, name, rust) in &workspaces {
+        let linked = linked(folder, name, rust)?;
         let metadata: Value = serde_json::from_str(&output(cargo(folder).args([
             "metadata",
             "--format-version=1",
@@ -64,7 +65,7 @@ pub fn bill(root: &Path, time: u64) -> Result<Bill> {
         collect(&metadata, &linked, &sums(&lock), &mut crates)?;
     }
     Ok(Bill {
-        json: format!("{:#}\n", document(&crates, time)?),
+        json: format!("{:#}\n", document(product, &crates, time)?),
         licences: licences(&crates)?,
     })
 }
@@ -75,14 +76,12 @@ fn cargo(folder: &Path) -> Command {
     command
 }
 
-/// The crates whose code is linked into `roots`: neither build scripts nor procedural macros.
-fn linked(folder: &Path, roots: &[&str], target: &str) -> Result<BTreeSet<Crate>> {
+/// The crates whose code is linked into `root`: neither build scripts nor procedural macros.
+fn linked(folder: &Path, root: &str, target: &str) -> Result<BTreeSet<Crate>> {
     let mut tree = cargo(folder);
     tree.args(["tree", "--locked", "--edges=normal,no-proc-macro"])
-        .args(["--prefix=none", "--format={p}", "--target", target]);
-    for root in roots {
-        tree.args(["--package", root]);
-    }
+        .args(["--prefix=none", "--format={p}", "--target", target])
+        .args(["--package", root]);
     let text = output(&mut tree)?;
     Ok(text.lines().filter_map(named).collect())
 }
@@ -202,14 +201,16 @@ fn collect(
     Ok(())
 }
 
-fn document(crates: &BTreeMap<Crate, Entry>, time: u64) -> Result<Value> {
+fn document(product: &Product, crates: &BTreeMap<Crate, Entry>, time: u64) -> Result<Value> {
     let components: Vec<&Value> = crates.values().map(|entry| &entry.component).collect();
-    let root = format!("pkg:generic/smtt@{VERSION}");
-    let parts = [PROGRAM, "smtt-ebpf", "smtt-marker-native"];
-    let mut dependencies = vec![json!({
-        "ref": root,
-        "dependsOn": parts.map(|name| address(&(name.to_owned(), VERSION.to_owned()))),
-    })];
+    let root = format!("pkg:generic/{}@{VERSION}", product.name);
+    let beside = product.beside.iter().map(|other| other.name());
+    let parts: BTreeSet<String> = [product.name]
+        .into_iter()
+        .chain(beside)
+        .map(|name| address(&(name.to_owned(), VERSION.to_owned())))
+        .collect();
+    let mut dependencies = vec![json!({ "ref": root, "dependsOn": parts })];
     dependencies.extend(
         crates
             .iter()
@@ -230,7 +231,7 @@ fn document(crates: &BTreeMap<Crate, Entry>, time: u64) -> Result<Value> {
             "component": {
                 "type": "application",
                 "bom-ref": root,
-                "name": "smtt",
+                "name": product.name,
                 "version": VERSION,
                 "licenses": [{ "expression": "Apache-2.0 OR MIT" }],
             },
@@ -260,7 +261,7 @@ fn uuid(text: &str) -> String {
 /// The texts of the licences, each once, with the crates that have it.
 fn licences(crates: &BTreeMap<Crate, Entry>) -> Result<String> {
     let mut list = String::from(
-        "Libraries of others in the programs of SMTT, with their licences; the texts are below, each once.\n\n",
+        "Libraries of others in this package of SMTT, with their licences; the texts are below, each once.\n\n",
     );
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for ((name, version), entry) in crates {

@@ -9,133 +9,145 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{PACK_LIMIT, PROGRAM, Plan};
+use super::product::{Product, Target};
+use super::{PACK_LIMIT, Plan};
 use crate::elf::Elf;
 use crate::process::output;
 use crate::step::Step;
 
 /// Who makes the packages.
 pub(super) const MAINTAINER: &str = "SMTT maintainers <smtt@users.noreply.github.com>";
-/// Scripts that dpkg runs, of the repository's folder `packaging/debian`.
+/// Scripts that dpkg runs, of the package's folder below `packaging/debian`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
-/// Files that an upgrade leaves as the administrator changed them.
-const CONFIGURATION: &str = "/etc/smtt/smtt.toml\n";
 
 /// Debian's packages of the shared libraries that a program may need.
-const LIBRARIES: [(&str, &str); 5] = [
+const LIBRARIES: [(&str, &str); 6] = [
     ("libc.so.6", "libc6"),
     ("libm.so.6", "libc6"),
     ("libdl.so.2", "libc6"),
     ("ld-linux-x86-64.so.2", "libc6"),
+    ("ld-linux-aarch64.so.1", "libc6"),
     ("libgcc_s.so.1", "libgcc-s1"),
 ];
 
-/// Packs the product.
-///
-/// # Errors
-/// When a program needs a library of an unknown package, or `dpkg-deb` fails.
-pub fn product(plan: &Plan, tree: &Path, time: u64, step: &mut Step) -> Result<PathBuf> {
-    let mut depends = depends(&needed(&tree.join("usr/bin").join(PROGRAM))?)?;
-    // The scripts make the user, and reload systemd where it runs.
-    depends.push("init-system-helpers (>= 1.52)".to_owned());
-    depends.push("systemd | systemd-standalone-sysusers".to_owned());
-    let fields = [
-        ("Section", "admin".to_owned()),
-        ("Depends", depends.join(", ")),
-        ("Description", DESCRIPTION.to_owned()),
-    ];
-    let control = tree.join("DEBIAN");
-    fs::create_dir_all(&control)?;
-    for script in SCRIPTS {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian");
-        let to = control.join(script);
-        fs::copy(from.join(script), &to).with_context(|| format!("cannot copy {script}"))?;
-        fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;
-    }
-    write(&control.join("conffiles"), CONFIGURATION)?;
-    let packed = pack("smtt", plan, tree, &fields, time, step);
-    // The tarball has the same tree.
-    fs::remove_dir_all(&control)?;
-    packed
+/// What both Debian packages of a product have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Debian<'a> {
+    /// What to make, and where.
+    pub plan: &'a Plan,
+    /// The product.
+    pub product: &'a Product,
+    /// The processor.
+    pub target: &'a Target,
+    /// Seconds since 1970 of the last commit.
+    pub time: u64,
 }
 
-const DESCRIPTION: &str = "shows which Spark RDD makes the memory hardware work
- One small daemon per worker, on eBPF, shows for every RDD, stage and task of
- every Spark executor which page faults and page walks it caused and which
- memory it holds. Neither Spark nor the application changes.
- .
- This package has the daemon, its client smtt-ctl, smtt-history for finished
- applications, and the marker for executors.";
-
-/// Packs the symbols.
-///
-/// # Errors
-/// When `dpkg-deb` fails.
-pub fn symbols(plan: &Plan, tree: &Path, time: u64, step: &mut Step) -> Result<PathBuf> {
-    let fields = [
-        ("Section", "debug".to_owned()),
-        ("Depends", format!("smtt (= {})", plan.version())),
-        ("Description", "debug symbols for smtt".to_owned()),
-    ];
-    pack("smtt-dbgsym", plan, tree, &fields, time, step)
-}
-
-fn pack(
-    name: &str,
-    plan: &Plan,
-    tree: &Path,
-    fields: &[(&str, String)],
-    time: u64,
-    step: &mut Step,
-) -> Result<PathBuf> {
-    let folder = tree.join("DEBIAN");
-    fs::create_dir_all(&folder)?;
-    let mut bytes = 0;
-    let mut sums = Vec::new();
-    for file in below(tree)? {
-        let metadata = fs::symlink_metadata(&file)?;
-        bytes += metadata.len();
-        let path = file.strip_prefix(tree)?;
-        // dpkg's sums are those of files; a link is none.
-        if metadata.is_file()
-            && !path.starts_with("DEBIAN")
-            && !CONFIGURATION.contains(&*path.to_string_lossy())
-        {
-            sums.push(path.to_owned());
+impl Debian<'_> {
+    /// Packs the product.
+    ///
+    /// # Errors
+    /// When its program needs a library of an unknown package, or `dpkg-deb` fails.
+    pub fn package(&self, tree: &Path, step: &mut Step) -> Result<PathBuf> {
+        let product = self.product;
+        let mut depends = depends(&needed(&tree.join("usr/bin").join(product.name))?)?;
+        depends.extend(product.depends.iter().map(|name| (*name).to_owned()));
+        let depends = depends.join(", ");
+        let mut fields = vec![("Section", product.section), ("Depends", &depends)];
+        fields.extend(product.fields);
+        fields.push(("Description", product.description));
+        let control = tree.join("DEBIAN");
+        fs::create_dir_all(&control)?;
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian");
+        for script in SCRIPTS {
+            let from = folder.join(product.name).join(script);
+            let to = control.join(script);
+            fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;
         }
+        if !product.configuration.is_empty() {
+            let list = product.configuration.join("\n") + "\n";
+            write(&control.join("conffiles"), &list)?;
+        }
+        let packed = self.pack(product.name, tree, &fields, step);
+        // The tarball has the same tree.
+        fs::remove_dir_all(&control)?;
+        packed
     }
-    write(
-        &folder.join("md5sums"),
-        &output(Command::new("md5sum").args(&sums).current_dir(tree))?,
-    )?;
-    let mut control = format!(
-        "Package: {name}\nVersion: {}\nArchitecture: amd64\nMaintainer: {MAINTAINER}\nInstalled-Size: {}\n\
-         Priority: optional\nHomepage: {}\n",
-        plan.version(),
-        bytes.div_ceil(1024),
-        env!("CARGO_PKG_REPOSITORY"),
-    );
-    for (key, value) in fields {
-        control += &format!("{key}: {value}\n");
+
+    /// Packs the symbols.
+    ///
+    /// # Errors
+    /// When `dpkg-deb` fails.
+    pub fn symbols(&self, tree: &Path, step: &mut Step) -> Result<PathBuf> {
+        let name = self.product.name;
+        let depends = format!("{name} (= {})", self.plan.version());
+        let description = format!("debug symbols for {name}");
+        let fields = [
+            ("Section", "debug"),
+            ("Depends", &depends),
+            ("Description", &description),
+        ];
+        self.pack(&format!("{name}-dbgsym"), tree, &fields, step)
     }
-    write(&folder.join("control"), &control)?;
-    let deb = plan
-        .out
-        .join(format!("{name}_{}_amd64.deb", plan.version()));
-    let mut command = Command::new("dpkg-deb");
-    command
-        .env("SOURCE_DATE_EPOCH", time.to_string())
-        .arg("--root-owner-group")
-        .args(if plan.is_final() {
-            ["-Zxz", "-z9"]
-        } else {
-            ["-Zgzip", "-z1"]
-        })
-        .arg("--build")
-        .arg(tree)
-        .arg(&deb);
-    step.run(&mut command, PACK_LIMIT)?;
-    Ok(deb)
+
+    fn pack(
+        &self,
+        name: &str,
+        tree: &Path,
+        fields: &[(&str, &str)],
+        step: &mut Step,
+    ) -> Result<PathBuf> {
+        let folder = tree.join("DEBIAN");
+        fs::create_dir_all(&folder)?;
+        let mut bytes = 0;
+        let mut sums = Vec::new();
+        for file in below(tree)? {
+            let metadata = fs::symlink_metadata(&file)?;
+            bytes += metadata.len();
+            let path = file.strip_prefix(tree)?;
+            // dpkg's sums are those of files; a link is none.
+            if metadata.is_file() && !path.starts_with("DEBIAN") && !self.is_configuration(path) {
+                sums.push(path.to_owned());
+            }
+        }
+        write(
+            &folder.join("md5sums"),
+            &output(Command::new("md5sum").args(&sums).current_dir(tree))?,
+        )?;
+        let (version, processor) = (self.plan.version(), self.target.debian);
+        let mut control = format!(
+            "Package: {name}\nVersion: {version}\nArchitecture: {processor}\nMaintainer: {MAINTAINER}\n\
+             Installed-Size: {}\nPriority: optional\nHomepage: {}\n",
+            bytes.div_ceil(1024),
+            env!("CARGO_PKG_REPOSITORY"),
+        );
+        for (key, value) in fields {
+            control += &format!("{key}: {value}\n");
+        }
+        write(&folder.join("control"), &control)?;
+        let deb = format!("{name}_{version}_{processor}.deb");
+        let deb = self.plan.out.join(deb);
+        let mut command = Command::new("dpkg-deb");
+        command
+            .env("SOURCE_DATE_EPOCH", self.time.to_string())
+            .arg("--root-owner-group")
+            .args(if self.plan.is_final() {
+                ["-Zxz", "-z9"]
+            } else {
+                ["-Zgzip", "-z1"]
+            })
+            .arg("--build")
+            .arg(tree)
+            .arg(&deb);
+        step.run(&mut command, PACK_LIMIT)?;
+        Ok(deb)
+    }
+
+    fn is_configuration(&self, path: &Path) -> bool {
+        let mut files = self.product.configuration.iter();
+        files.any(|file| Path::new("/").join(path) == Path::new(file))
+    }
 }
 
 /// All files below a folder, in the order of their names.

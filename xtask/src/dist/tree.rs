@@ -1,5 +1,6 @@
-//! The files of an installation, in their places: the program without symbols, its links, the symbols apart, the marker as
-//! it was built, unit and configuration, manual, completions, rules and dashboards, licences.
+//! The files of an installation, in their places: the program without symbols, its links, the symbols apart, and what
+//! else belongs to the package: the marker as it was built, unit and configuration, manual, completions, rules and
+//! dashboards, licences.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -10,31 +11,20 @@ use anyhow::{Context, Result};
 use smtt_common::event::marker::LIBRARY_NAME;
 
 use super::bill::Bill;
-use super::{LINKS, PROGRAM, Plan, bytes, fits, fresh, size};
+use super::product::Product;
+use super::{Plan, bytes, fits, fresh, size};
 use crate::marker::JAR_NAME;
 use crate::paths::Paths;
 use crate::process::output;
 
-/// Files of the repository, and their places.
-const COPIED: [(&str, &str); 6] = [
-    ("config/smtt.toml", "etc/smtt/smtt.toml"),
-    ("config/smtt.sysusers", "usr/lib/sysusers.d/smtt.conf"),
-    ("config/smtt.service", "usr/lib/systemd/system/smtt.service"),
-    (
-        "config/smtt-sys-admin.conf",
-        "usr/share/smtt/smtt-sys-admin.conf",
-    ),
-    ("packaging/prometheus", "usr/share/smtt/prometheus"),
-    ("packaging/grafana", "usr/share/smtt/grafana"),
-];
 /// Folders of the manual's output, and their places; the last part of a name says whether files change theirs.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions"),
     ("zsh", "usr/share/zsh/vendor-completions"),
     ("fish", "usr/share/fish/vendor_completions.d"),
 ];
-/// Documents of the package.
-const DOCUMENTS: &str = "usr/share/doc/smtt";
+/// Folder of the documents of packages.
+const DOCUMENTS: &str = "usr/share/doc";
 
 /// The staged trees.
 #[derive(Debug)]
@@ -48,48 +38,82 @@ pub struct Trees {
 /// Stages both trees below `work`.
 ///
 /// # Errors
-/// When a file is missing or a tool fails.
-pub fn stage(paths: &Paths, plan: &Plan, bill: &Bill, time: u64, work: &Path) -> Result<Trees> {
+/// When a file is missing, a tool fails, or the program is larger than its limit.
+pub fn stage(
+    paths: &Paths,
+    plan: &Plan,
+    product: &Product,
+    bill: &Bill,
+    time: u64,
+    work: &Path,
+) -> Result<Trees> {
     fresh(work)?;
+    let name = product.name;
     let trees = Trees {
-        installed: work.join("smtt"),
-        symbols: work.join("smtt-dbgsym"),
+        installed: work.join(name),
+        symbols: work.join(format!("{name}-dbgsym")),
     };
     let tree = &trees.installed;
-    for (from, to) in COPIED {
+    for (from, to) in product.copied {
         copy(&paths.root.join(from), &tree.join(to))?;
     }
-    let built = plan.built(paths).join(PROGRAM);
-    let there = tree.join("usr/bin").join(PROGRAM);
+    let built = plan.built(paths).join(name);
+    let there = tree.join("usr/bin").join(name);
     split(&built, &there, &trees.symbols, plan.is_final())?;
     println!(
-        "{:>12}  {PROGRAM} without symbols, {} as it was built",
+        "{:>12}  {name} without symbols, {} as it was built",
         size(&there)?,
         size(&built)?
     );
     if plan.is_final() {
-        fits(bytes(&there)?)?;
+        fits(product, bytes(&there)?)?;
     }
-    for name in LINKS {
-        let link = there.with_file_name(name);
-        symlink(PROGRAM, &link).with_context(|| format!("cannot make {}", link.display()))?;
+    for link in product.links {
+        let link = there.with_file_name(link);
+        symlink(name, &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
-    // The marker stays as it is: the daemon knows the library by its bytes, also the copy in the jar.
-    for name in [LIBRARY_NAME, JAR_NAME] {
-        let there = tree.join("usr/lib/smtt").join(name);
-        copy(&paths.marker().join(name), &there)?;
-        println!("{:>12}  {name}", size(&there)?);
+    if product.has_marker {
+        // The marker stays as it is: the daemon knows the library by its bytes, also the copy in the jar.
+        for name in [LIBRARY_NAME, JAR_NAME] {
+            let there = tree.join("usr/lib/smtt").join(name);
+            copy(&paths.marker().join(name), &there)?;
+            println!("{:>12}  {name}", size(&there)?);
+        }
     }
-    let manual = paths.target.join("manual");
-    for page in files(&manual.join("man"))? {
+    manual(&paths.target.join("manual"), product, tree)?;
+    let documents = Documents {
+        root: &paths.root,
+        product,
+        bill,
+        time,
+        version: plan.version(),
+    };
+    documents.write(&tree.join(DOCUMENTS).join(name), work)?;
+    modes(tree)?;
+    modes(&trees.symbols)?;
+    Ok(trees)
+}
+
+/// Man pages and completions of the product's program.
+fn manual(from: &Path, product: &Product, tree: &Path) -> Result<()> {
+    let name = |file: &Path| {
+        let name = file.file_name().context("a file without a name")?;
+        anyhow::Ok(name.to_string_lossy().into_owned())
+    };
+    for page in files(&from.join("man"))? {
+        if !product.has_page(&name(&page)?) {
+            continue;
+        }
         let section = page.extension().context("a page without a section")?;
         let folder = format!("man{}", section.to_string_lossy());
         packed(&page, &tree.join("usr/share/man").join(folder))?;
     }
     for (shell, place) in COMPLETIONS {
-        for file in files(&manual.join(shell))? {
-            let name = file.file_name().context("a file without a name")?;
-            let name = name.to_string_lossy();
+        for file in files(&from.join(shell))? {
+            let name = name(&file)?;
+            if !product.has_page(&name) {
+                continue;
+            }
             // bash finds a program's completions by the program's name.
             let name = if shell == "bash" {
                 name.trim_end_matches(".bash")
@@ -99,57 +123,67 @@ pub fn stage(paths: &Paths, plan: &Plan, bill: &Bill, time: u64, work: &Path) ->
             copy(&file, &tree.join(place).join(name))?;
         }
     }
-    documents(paths, plan, bill, time, &tree.join(DOCUMENTS), work)?;
-    modes(tree)?;
-    modes(&trees.symbols)?;
-    Ok(trees)
+    Ok(())
 }
 
-/// Licences, bill of materials and changes.
-fn documents(
-    paths: &Paths,
-    plan: &Plan,
-    bill: &Bill,
+/// Licences, bill of materials, changes and what there is to read.
+struct Documents<'a> {
+    root: &'a Path,
+    product: &'a Product,
+    bill: &'a Bill,
     time: u64,
-    folder: &Path,
-    work: &Path,
-) -> Result<()> {
-    let read = |name: &str| {
-        fs::read_to_string(paths.root.join(name)).with_context(|| format!("cannot read {name}"))
-    };
-    let text = work.join("text");
-    fs::create_dir_all(&text)?;
-    fs::create_dir_all(folder)?;
-    fs::write(
-        folder.join("copyright"),
-        copyright(&read("packaging/debian/copyright")?, &read("LICENSE-MIT")?),
-    )?;
-    let date = output(
-        Command::new("date")
-            .args(["--utc", "--rfc-email", "--date"])
-            .arg(format!("@{time}")),
-    )?;
-    let changes = format!(
-        "smtt ({}) unstable; urgency=medium\n\n  * changelog.gz has the changes.\n\n -- {}  {date}\n",
-        plan.version(),
-        super::deb::MAINTAINER,
-        date = date.trim(),
-    );
-    for (name, content) in [
-        ("changelog", read("CHANGELOG.md")?),
-        ("changelog.Debian", changes),
-        ("README.md", read("README.md")?),
-        ("THIRD-PARTY.txt", bill.licences.clone()),
-        ("sbom.cdx.json", bill.json.clone()),
-    ] {
-        let file = text.join(name);
-        fs::write(&file, content)?;
-        packed(&file, folder)?;
+    version: String,
+}
+
+impl Documents<'_> {
+    fn read(&self, name: &str) -> Result<String> {
+        fs::read_to_string(self.root.join(name)).with_context(|| format!("cannot read {name}"))
     }
-    for licence in ["LICENSE-APACHE", "LICENSE-GPL-2.0", "LICENSE-MIT"] {
-        copy(&paths.root.join(licence), &folder.join(licence))?;
+
+    /// Writes them into a folder, by way of a folder for work.
+    fn write(&self, folder: &Path, work: &Path) -> Result<()> {
+        let name = self.product.name;
+        let text = work.join("text");
+        fs::create_dir_all(&text)?;
+        fs::create_dir_all(folder)?;
+        fs::write(
+            folder.join("copyright"),
+            copyright(
+                &self.read(&format!("packaging/debian/{name}/copyright"))?,
+                &self.read("LICENSE-MIT")?,
+            ),
+        )?;
+        let date = output(
+            Command::new("date")
+                .args(["--utc", "--rfc-email", "--date"])
+                .arg(format!("@{}", self.time)),
+        )?;
+        let changes = format!(
+            "{name} ({}) unstable; urgency=medium\n\n  * changelog.gz has the changes.\n\n -- {}  {date}\n",
+            self.version,
+            super::deb::MAINTAINER,
+            date = date.trim(),
+        );
+        let mut texts = vec![
+            ("changelog", self.read("CHANGELOG.md")?),
+            ("changelog.Debian", changes),
+            ("THIRD-PARTY.txt", self.bill.licences.clone()),
+            ("sbom.cdx.json", self.bill.json.clone()),
+        ];
+        for path in self.product.documents {
+            let (_, name) = path.rsplit_once('/').unwrap_or(("", path));
+            texts.push((name, self.read(path)?));
+        }
+        for (name, content) in texts {
+            let file = text.join(name);
+            fs::write(&file, content)?;
+            packed(&file, folder)?;
+        }
+        for licence in self.product.licences {
+            copy(&self.root.join(licence), &folder.join(licence))?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The copyright file with the text of the licence that Debian has no copy of.

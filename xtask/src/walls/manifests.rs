@@ -114,12 +114,12 @@ const WALLS: [Wall; 15] = [
     },
     Wall {
         folder: "packaging/manual",
-        ours: &["smtt-ctl", "smtt-daemon", "smtt-history"],
+        ours: &["smtt-ctl", "smtt-daemon"],
         others: Others::Not(&["tokio", "hyper", "axum"]),
     },
     Wall {
         folder: "packaging/program",
-        ours: &["smtt-ctl", "smtt-daemon", "smtt-history"],
+        ours: &["smtt-ctl", "smtt-daemon"],
         others: Others::Only(&[]),
     },
 ];

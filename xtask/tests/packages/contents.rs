@@ -8,7 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use xtask::dist::{LINKS, PROGRAM, SUMS, VERSION};
+use xtask::dist::product::{HISTORY, Product, WORKER};
+use xtask::dist::{Packed, REVISION, SUMS, VERSION};
 use xtask::paths::Paths;
 use xtask::process::output;
 use xtask::setup::validators;
@@ -38,7 +39,8 @@ fn field(deb: &Path, name: &str) -> Result<String> {
 #[test]
 fn every_file_is_summed_and_the_packages_agree_on_their_version() -> Result<()> {
     let made = made()?;
-    let folder = made.deb.parent().context("the package is in a folder")?;
+    let folder = made.worker.deb.parent();
+    let folder = folder.context("the package is in a folder")?;
     let checked = output(
         Command::new("sha256sum")
             .args(["--check", "--strict", SUMS])
@@ -48,114 +50,174 @@ fn every_file_is_summed_and_the_packages_agree_on_their_version() -> Result<()> 
         checked.matches(": OK").count() == made.files().len(),
         "{checked}"
     );
-    let version = format!("{VERSION}-1");
-    ensure!(field(&made.deb, "Version")? == version);
-    ensure!(field(&made.symbols, "Depends")? == format!("smtt (= {version})"));
-    let listed = output(Command::new("dpkg-deb").arg("--contents").arg(&made.deb))?;
-    ensure!(
-        listed.lines().all(|line| line.contains(" root/root ")),
-        "a file is not root's:\n{listed}"
-    );
-    for line in listed.lines().filter(|line| line.starts_with('-')) {
-        let is_program = line.contains(" ./usr/bin/");
-        let mode = if is_program {
-            "-rwxr-xr-x"
-        } else {
-            "-rw-r--r--"
-        };
-        ensure!(line.starts_with(mode), "{line}");
+    let version = format!("{VERSION}-{REVISION}");
+    for (product, packed) in made.packages() {
+        ensure!(field(&packed.deb, "Package")? == product.name);
+        ensure!(field(&packed.deb, "Version")? == version);
+        let depends = format!("{} (= {version})", product.name);
+        ensure!(field(&packed.symbols, "Depends")? == depends);
+        let listed = output(Command::new("dpkg-deb").arg("--contents").arg(&packed.deb))?;
+        ensure!(
+            listed.lines().all(|line| line.contains(" root/root ")),
+            "a file is not root's:\n{listed}"
+        );
+        for line in listed.lines().filter(|line| line.starts_with('-')) {
+            let is_program = line.contains(" ./usr/bin/");
+            let mode = if is_program {
+                "-rwxr-xr-x"
+            } else {
+                "-rw-r--r--"
+            };
+            ensure!(line.starts_with(mode), "{line}");
+        }
     }
     Ok(())
 }
 
 #[test]
-fn the_tarball_has_the_files_of_the_package() -> Result<()> {
+fn the_packages_have_no_file_in_common() -> Result<()> {
     let made = made()?;
-    let names = |text: String, prefix: &str| -> BTreeSet<String> {
-        let names = text.lines().filter_map(|line| line.strip_prefix(prefix));
-        names
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
-    let tarball = names(
-        output(Command::new("tar").arg("-tzf").arg(&made.tarball))?,
-        &format!("smtt-{VERSION}/"),
-    );
+    let both = names_in(&made.worker.deb)?;
+    let history = names_in(&made.history.deb)?;
+    let common: Vec<_> = both
+        .intersection(&history)
+        .filter(|name| !name.ends_with('/'))
+        .collect();
+    ensure!(common.is_empty(), "{common:?}");
+    for name in [
+        "usr/bin/smtt-history",
+        "usr/lib/systemd/system/smtt-history.service",
+        "usr/share/bash-completion/completions/smtt-history",
+        "usr/share/doc/smtt-history/HISTORY.md.gz",
+        "usr/share/man/man1/smtt-history-serve.1.gz",
+    ] {
+        ensure!(history.contains(name), "{name}: {history:?}");
+    }
+    // The program was the worker's until then, so dpkg must know which package has it now.
+    for field_name in ["Breaks", "Replaces"] {
+        let said = field(&made.history.deb, field_name)?;
+        ensure!(said == format!("smtt (<< {VERSION}-2)"), "{said}");
+    }
+    ensure!(REVISION >= 2, "the relations above are those of revision 2");
+    Ok(())
+}
+
+/// Names of a package's files and folders, as tar has them.
+fn names_in(deb: &Path) -> Result<BTreeSet<String>> {
     let stream = Command::new("sh")
         .arg("-c")
         .arg("dpkg-deb --fsys-tarfile \"$0\" | tar -t")
-        .arg(&made.deb)
+        .arg(deb)
         .output()?;
-    let package = names(String::from_utf8(stream.stdout)?, "./");
-    ensure!(package.len() > 60, "{package:?}");
-    ensure!(
-        tarball == package,
-        "{:?}",
-        tarball.symmetric_difference(&package)
-    );
+    Ok(names(&String::from_utf8(stream.stdout)?, "./"))
+}
+
+fn names(text: &str, prefix: &str) -> BTreeSet<String> {
+    let names = text.lines().filter_map(|line| line.strip_prefix(prefix));
+    names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_tarballs_have_the_files_of_the_packages() -> Result<()> {
+    for (product, packed) in made()?.packages() {
+        let tarball = output(Command::new("tar").arg("-tzf").arg(&packed.tarball))?;
+        let tarball = names(&tarball, &format!("{}-{VERSION}/", product.name));
+        let package = names_in(&packed.deb)?;
+        ensure!(package.len() > 25, "{package:?}");
+        ensure!(
+            tarball == package,
+            "{:?}",
+            tarball.symmetric_difference(&package)
+        );
+    }
     Ok(())
 }
 
 #[test]
 fn symbols_are_apart_and_belong_to_the_program() -> Result<()> {
-    let made = made()?;
-    let (product, symbols) = (unpacked(&made.deb)?, unpacked(&made.symbols)?);
-    let path = product.path().join("usr/bin").join(PROGRAM);
-    let sections = output(Command::new("readelf").args(["-SW"]).arg(&path))?;
-    ensure!(
-        !sections.contains(".symtab") && !sections.contains(".debug_info"),
-        "the program has symbols:\n{sections}"
-    );
-    let notes = output(Command::new("readelf").arg("-n").arg(&path))?;
-    let id = notes
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Build ID: "))
-        .context("a build id")?;
-    let file = symbols.path().join(format!(
-        "usr/lib/debug/.build-id/{}/{}.debug",
-        &id[..2],
-        &id[2..]
-    ));
-    let sections = output(Command::new("readelf").args(["-SW"]).arg(&file))?;
-    ensure!(
-        sections.contains(".symtab") && sections.contains(".debug_line"),
-        "{sections}"
-    );
+    for (product, packed) in made()?.packages() {
+        let (files, symbols) = (unpacked(&packed.deb)?, unpacked(&packed.symbols)?);
+        let path = files.path().join("usr/bin").join(product.name);
+        let sections = output(Command::new("readelf").args(["-SW"]).arg(&path))?;
+        ensure!(
+            !sections.contains(".symtab") && !sections.contains(".debug_info"),
+            "the program has symbols:\n{sections}"
+        );
+        let notes = output(Command::new("readelf").arg("-n").arg(&path))?;
+        let id = notes
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Build ID: "))
+            .context("a build id")?;
+        let file = symbols.path().join(format!(
+            "usr/lib/debug/.build-id/{}/{}.debug",
+            &id[..2],
+            &id[2..]
+        ));
+        let sections = output(Command::new("readelf").args(["-SW"]).arg(&file))?;
+        ensure!(
+            sections.contains(".symtab") && sections.contains(".debug_line"),
+            "{sections}"
+        );
+    }
     Ok(())
 }
 
 #[test]
-fn the_program_acts_as_the_one_by_whose_name_it_is_called() -> Result<()> {
-    let product = unpacked(&made()?.deb)?;
-    let folder = product.path().join("usr/bin");
-    let found: BTreeSet<String> = fs::read_dir(&folder)?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    let wanted = LINKS.iter().chain([&PROGRAM]);
-    ensure!(
-        found == wanted.map(|name| (*name).to_owned()).collect(),
-        "{found:?}"
-    );
-    for name in LINKS {
-        let link = folder.join(name);
-        ensure!(fs::read_link(&link)? == Path::new(PROGRAM), "{name}");
-        let said = output(Command::new(&link).arg("--version"))?;
-        ensure!(said.trim() == format!("{name} {VERSION}"), "{said}");
+fn a_program_acts_as_the_one_by_whose_name_it_is_called() -> Result<()> {
+    for (product, packed) in made()?.packages() {
+        let files = unpacked(&packed.deb)?;
+        let folder = files.path().join("usr/bin");
+        let found: BTreeSet<String> = fs::read_dir(&folder)?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        let wanted = product.links.iter().chain([&product.name]);
+        ensure!(
+            found == wanted.map(|name| (*name).to_owned()).collect(),
+            "{found:?}"
+        );
+        for link in product.links {
+            let target = fs::read_link(folder.join(link))?;
+            ensure!(target == Path::new(product.name), "{link}");
+        }
+        for name in found {
+            let said = output(Command::new(folder.join(&name)).arg("--version"))?;
+            ensure!(said.trim() == format!("{name} {VERSION}"), "{said}");
+        }
     }
-    // By its own name it is none of them, and names them.
-    let refused = Command::new(folder.join(PROGRAM))
-        .arg("--version")
-        .output()?;
+    Ok(())
+}
+
+#[test]
+fn the_worker_has_its_programs_as_arguments_too() -> Result<()> {
+    let files = unpacked(&made()?.worker.deb)?;
+    let program = files.path().join("usr/bin/smtt");
+    for (words, said) in [
+        (["daemon", "--version"], format!("smtt-daemon {VERSION}")),
+        (["ctl", "--version"], format!("smtt-ctl {VERSION}")),
+    ] {
+        let answer = output(Command::new(&program).args(words))?;
+        ensure!(answer.trim() == said, "{answer}");
+    }
+    let usage = output(Command::new(&program).args(["ctl", "rdds", "--help"]))?;
+    ensure!(usage.contains("Usage: smtt ctl rdds"), "{usage}");
+    let help = output(Command::new(&program).arg("--help"))?;
+    ensure!(
+        WORKER.links.iter().all(|link| help.contains(link)),
+        "{help}"
+    );
+    let refused = Command::new(&program).arg("history").output()?;
     let said = String::from_utf8_lossy(&refused.stderr);
     ensure!(refused.status.code() == Some(2), "{:?}", refused.status);
-    ensure!(LINKS.iter().all(|name| said.contains(name)), "{said}");
+    ensure!(said.contains("install the package smtt-history"), "{said}");
     Ok(())
 }
 
 #[test]
 fn the_library_of_the_jar_is_the_one_that_the_daemon_knows() -> Result<()> {
-    let product = unpacked(&made()?.deb)?;
+    let product = unpacked(&made()?.worker.deb)?;
     let library = fs::read(product.path().join("usr/lib/smtt/libsmtt_marker.so"))?;
     let jar = product.path().join("usr/lib/smtt/smtt-marker.jar");
     let copy = Command::new("python3")
@@ -172,10 +234,47 @@ fn the_library_of_the_jar_is_the_one_that_the_daemon_knows() -> Result<()> {
 }
 
 #[test]
-fn the_bill_of_materials_is_valid_and_names_every_crate_whose_code_is_there() -> Result<()> {
+fn the_bills_of_materials_are_valid_and_name_every_crate_whose_code_is_there() -> Result<()> {
     let paths = Paths::find()?;
     validators::validators(&paths)?;
     let made = made()?;
+    for (product, packed) in made.packages() {
+        check_bill(&paths, product, packed).with_context(|| product.name)?;
+    }
+    let (worker, history) = (bill(&made.worker.bill)?, bill(&made.history.bill)?);
+    for (name, of_worker, of_history) in [
+        ("aya", true, false),
+        ("aya-ebpf", true, false),
+        ("smtt-marker-native", true, false),
+        ("ratatui", true, false),
+        ("zstd", true, true),
+        ("object_store", false, true),
+        ("rusqlite", false, true),
+        ("clap_derive", false, false),
+        ("clap_mangen", false, false),
+    ] {
+        let has = |bill: &BTreeSet<(String, String)>| bill.iter().any(|(found, _)| found == name);
+        ensure!(
+            (has(&worker), has(&history)) == (of_worker, of_history),
+            "{name}: {worker:?} {history:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Names and versions of a bill's crates.
+fn bill(file: &Path) -> Result<BTreeSet<(String, String)>> {
+    let bill: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+    let components = bill["components"].as_array().context("components")?;
+    let text =
+        |component: &Value, key: &str| component[key].as_str().unwrap_or_default().to_owned();
+    Ok(components
+        .iter()
+        .map(|component| (text(component, "name"), text(component, "version")))
+        .collect())
+}
+
+fn check_bill(paths: &Paths, product: &Product, packed: &Packed) -> Result<()> {
     let judge = "
 import sys
 from cyclonedx.schema import SchemaVersion
@@ -183,39 +282,23 @@ from cyclonedx.validation.json import JsonStrictValidator
 error = JsonStrictValidator(SchemaVersion.V1_5).validate_str(open(sys.argv[1]).read())
 sys.exit(str(error) if error else 0)";
     output(
-        Command::new(validators::programs(&paths).join("python"))
+        Command::new(validators::programs(paths).join("python"))
             .args(["-c", judge])
-            .arg(&made.bill),
+            .arg(&packed.bill),
     )?;
-    let bill: Value = serde_json::from_str(&fs::read_to_string(&made.bill)?)?;
-    let components = bill["components"].as_array().context("components")?;
-    let text =
-        |component: &Value, key: &str| component[key].as_str().unwrap_or_default().to_owned();
-    let named: BTreeSet<(String, String)> = components
-        .iter()
-        .map(|component| (text(component, "name"), text(component, "version")))
-        .collect();
-    let crates = |from: &str| named.iter().any(|(name, _)| name == from);
-    ensure!(
-        crates("aya") && crates("aya-ebpf") && crates("smtt-marker-native"),
-        "{named:?}"
-    );
-    ensure!(
-        !crates("clap_derive") && !crates("clap_mangen"),
-        "{named:?}"
-    );
-
+    let named = bill(&packed.bill)?;
     // Messages of panics name the source file: crates of others that are in the program for certain.
-    let symbols = unpacked(&made.deb)?;
-    let bytes = fs::read(symbols.path().join("usr/bin").join(PROGRAM))?;
+    let files = unpacked(&packed.deb)?;
+    let bytes = fs::read(files.path().join("usr/bin").join(product.name))?;
     let seen = crates_in(&String::from_utf8_lossy(&bytes));
     ensure!(seen.len() > 40, "{seen:?}");
     let missing: Vec<_> = seen.difference(&named).collect();
     ensure!(missing.is_empty(), "the bill does not name {missing:?}");
+    let licences = format!("usr/share/doc/{}/THIRD-PARTY.txt.gz", product.name);
     let licences = output(
         Command::new("gzip")
             .arg("-dc")
-            .arg(symbols.path().join("usr/share/doc/smtt/THIRD-PARTY.txt.gz")),
+            .arg(files.path().join(licences)),
     )?;
     for (name, version) in &seen {
         let line = format!("\n{name} {version}: ");
@@ -242,41 +325,62 @@ fn crates_in(text: &str) -> BTreeSet<(String, String)> {
 
 #[test]
 fn man_reads_every_page_without_a_complaint() -> Result<()> {
-    let product = unpacked(&made()?.deb)?;
-    let mut pages = 0;
-    for section in ["man1", "man8"] {
-        for page in fs::read_dir(product.path().join("usr/share/man").join(section))? {
-            let page = page?.path();
-            let read = Command::new("man")
-                .env("LC_ALL", "C.UTF-8")
-                .env("MANROFFSEQ", "")
-                .env("MANWIDTH", "80")
-                .args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8"])
-                .arg(&page)
-                .output()
-                .context("cannot run man: install man-db")?;
-            let complaint = String::from_utf8_lossy(&read.stderr);
-            ensure!(
-                read.status.success() && complaint.is_empty(),
-                "{}: {complaint}",
-                page.display()
-            );
-            let text = without_emphasis(&String::from_utf8_lossy(&read.stdout));
-            ensure!(text.contains("NAME") && text.contains("SYNOPSIS"), "{text}");
-            pages += 1;
-        }
-    }
-    let ctl = fs::read_dir(product.path().join("usr/share/man/man1"))?
-        .filter_map(|page| page.ok()?.file_name().into_string().ok())
-        .collect::<BTreeSet<_>>();
-    for page in [
-        "smtt-ctl.1.gz",
-        "smtt-ctl-rdds.1.gz",
-        "smtt-history-serve.1.gz",
+    for (product, sections, wanted, at_least) in [
+        (
+            &WORKER,
+            ["man1", "man8"].as_slice(),
+            [
+                "smtt.1.gz",
+                "smtt-ctl.1.gz",
+                "smtt-ctl-rdds.1.gz",
+                "smtt-daemon.8.gz",
+            ]
+            .as_slice(),
+            20,
+        ),
+        (
+            &HISTORY,
+            &["man1"],
+            &["smtt-history.1.gz", "smtt-history-serve.1.gz"],
+            6,
+        ),
     ] {
-        ensure!(ctl.contains(page), "{ctl:?}");
+        let made = made()?.packages();
+        let packed = made.iter().find(|(other, _)| other.name == product.name);
+        let files = unpacked(&packed.context("a package")?.1.deb)?;
+        let mut pages = BTreeSet::new();
+        for section in sections {
+            for page in fs::read_dir(files.path().join("usr/share/man").join(section))? {
+                let page = page?;
+                read_page(&page.path())?;
+                pages.insert(page.file_name().to_string_lossy().into_owned());
+            }
+        }
+        ensure!(
+            wanted.iter().all(|page| pages.contains(*page)) && pages.len() > at_least,
+            "{pages:?}"
+        );
     }
-    ensure!(pages > 20, "{pages} pages");
+    Ok(())
+}
+
+fn read_page(page: &Path) -> Result<()> {
+    let read = Command::new("man")
+        .env("LC_ALL", "C.UTF-8")
+        .env("MANROFFSEQ", "")
+        .env("MANWIDTH", "80")
+        .args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8"])
+        .arg(page)
+        .output()
+        .context("cannot run man: install man-db")?;
+    let complaint = String::from_utf8_lossy(&read.stderr);
+    ensure!(
+        read.status.success() && complaint.is_empty(),
+        "{}: {complaint}",
+        page.display()
+    );
+    let text = without_emphasis(&String::from_utf8_lossy(&read.stdout));
+    ensure!(text.contains("NAME") && text.contains("SYNOPSIS"), "{text}");
     Ok(())
 }
 
@@ -295,7 +399,7 @@ fn without_emphasis(text: &str) -> String {
 
 #[test]
 fn bash_completes_commands_and_options() -> Result<()> {
-    let product = unpacked(&made()?.deb)?;
+    let product = unpacked(&made()?.worker.deb)?;
     let file = product
         .path()
         .join("usr/share/bash-completion/completions/smtt-ctl");

@@ -1,12 +1,13 @@
-//! A worker's life with the package, on an emulated Debian machine whose init is systemd: installed, asked, a traced
-//! Spark application, upgraded below it, removed, purged.
+//! A machine's life with the packages, on an emulated Debian machine whose init is systemd. The worker's: installed, asked,
+//! a traced Spark application, upgraded below it, removed, purged. Then the history server's, and the step from the
+//! package that had both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use xtask::dist::{VERSION, dist};
+use xtask::dist::{REVISION, VERSION, dist};
 use xtask::paths::Paths;
 use xtask::setup;
 use xtask::spark::JAVA_OPTIONS;
@@ -29,9 +30,10 @@ const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 40 | 1 << 19 | 1 << 2;
 /// Steps of the script: name and commands.
 fn steps(java: &str) -> Vec<(&'static str, String)> {
     let show = "systemctl show --property=MainPID --value smtt";
+    let history = "systemctl show --property=MainPID --value smtt-history";
     vec![
         ("before", "! id smtt && ! test -e /usr/bin/smtt-ctl".to_owned()),
-        ("install", "dpkg -i /smtt-1.deb".to_owned()),
+        ("install", "dpkg -i /smtt.deb".to_owned()),
         ("active", "wait_for systemctl is-active --quiet smtt; systemctl is-active smtt".to_owned()),
         ("enabled", "systemctl is-enabled smtt".to_owned()),
         ("files", "dpkg --verify smtt && test -z \"$(dpkg --verify smtt)\"".to_owned()),
@@ -53,14 +55,31 @@ fn steps(java: &str) -> Vec<(&'static str, String)> {
         ("executors", "ask executors --json".to_owned()),
         ("change", "sed -i 's/^tick = .*/tick = \"2s\"/' /etc/smtt/smtt.toml && smtt-daemon --check --config /etc/smtt/smtt.toml".to_owned()),
         ("upgrade", format!(
-            "before=$({show}); dpkg -i /smtt-2.deb && wait_for systemctl is-active --quiet smtt && after=$({show}) && \
+            "before=$({show}); dpkg -i /smtt-next.deb && wait_for systemctl is-active --quiet smtt && after=$({show}) && \
              echo \"pids $before $after\" && grep ^tick /etc/smtt/smtt.toml && dpkg-query -W -f '${{Version}}\\n' smtt"
         )),
         ("traced again", "knows executors '\"pid\"'".to_owned()),
         ("remove", "dpkg -r smtt; ! systemctl is-active --quiet smtt && ! pidof smtt-daemon && ! test -e /usr/bin/smtt-daemon && grep ^tick /etc/smtt/smtt.toml && ls -d /var/lib/smtt".to_owned()),
         // The job goes on without daemon, library and jar.
         ("finish", "touch /gates/cached.go /gates/scanned.go; wait_for test -s /application.status; cat /application.log; cat /application.status".to_owned()),
-        ("purge", "dpkg -P smtt; ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt-*' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'".to_owned()),
+        ("purge", "dpkg -P smtt; ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt*.deb' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'".to_owned()),
+        ("history", "dpkg -i /smtt-history.deb && test -z \"$(dpkg --verify smtt-history)\"; systemctl is-enabled smtt-history; systemctl is-active smtt-history; true".to_owned()),
+        ("history serves", "systemctl enable --now smtt-history && wait_for history /api/v1/applications && cat /answer".to_owned()),
+        ("history user", format!("pid=$({history}); stat -c '%u' /proc/$pid; sed -n 's/^CapEff:\\t//p' /proc/$pid/status; stat -L -c '%u %a' /var/lib/smtt-history")),
+        ("history verify", "systemd-analyze verify smtt-history.service".to_owned()),
+        ("history security", "systemd-analyze security --no-pager smtt-history.service | tail -n 1".to_owned()),
+        ("history upgrade", format!(
+            "before=$({history}); dpkg -i /smtt-history-next.deb && wait_for history / && after=$({history}) && echo \"pids $before $after\""
+        )),
+        ("history purge", "touch /var/lib/private/smtt-history/kept; dpkg -P smtt-history; ! test -e /usr/bin/smtt-history && ! systemctl is-active --quiet smtt-history && ! systemctl cat smtt-history.service && ls /var/lib/private/smtt-history".to_owned()),
+        // A package as the former one, which had the program: dpkg must not have both own the file.
+        ("former", format!(
+            "mkdir -p /former/DEBIAN /former/usr/bin && ln -s smtt /former/usr/bin/smtt-history && \
+             printf 'Package: smtt\nVersion: {VERSION}-1\nArchitecture: all\nMaintainer: none <none@localhost>\nDescription: former\n' \
+             > /former/DEBIAN/control && dpkg-deb --build /former /former.deb && dpkg -i /former.deb"
+        )),
+        ("history beside the former", "! dpkg -i /smtt-history.deb; dpkg-query -W -f '${db:Status-Status}\n' smtt-history".to_owned()),
+        ("both", "dpkg -i /smtt.deb /smtt-history.deb && dpkg -S /usr/bin/smtt-history && test -z \"$(dpkg --verify)\" && smtt-history --version && smtt-ctl --version".to_owned()),
     ]
 }
 
@@ -74,6 +93,9 @@ ask() {
     n=$((n + 1)); [ $n -lt 20 ] || { cat /complaint; return $s; }; sleep 1
   done
   cat /answer
+}
+history() {
+  exec 3<>/dev/tcp/127.0.0.1/18081 && printf 'GET %s HTTP/1.0\\r\\n\\r\\n' $1 >&3 && cat <&3 > /answer && grep -q '^HTTP/1.. 200' /answer
 }
 knows() { for n in $(seq 60); do ask $1 --json | grep -q \"$2\" && break; sleep 1; done; ask $1 --json; }
 ";
@@ -145,11 +167,11 @@ impl Said {
 }
 
 #[test]
-fn installed_traced_upgraded_removed_and_purged_under_systemd() -> Result<()> {
+fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<()> {
     let paths = Paths::find()?;
     setup::for_machines(&paths)?;
     let first = made()?;
-    let second = dist(&paths, &plan(&paths, 2))?;
+    let second = dist(&paths, &plan(&paths, REVISION + 1))?;
     let guest = Guest::named(Some(GUEST))?.pop().context("the guest")?;
     let prepared = prepare(&paths, guest)?;
     let file = |here: &std::path::Path, there: &str| GuestFile {
@@ -160,8 +182,10 @@ fn installed_traced_upgraded_removed_and_purged_under_systemd() -> Result<()> {
         guest,
         prepared: &prepared,
         files: vec![
-            file(&first.deb, "/smtt-1.deb"),
-            file(&second.deb, "/smtt-2.deb"),
+            file(&first.worker.deb, "/smtt.deb"),
+            file(&second.worker.deb, "/smtt-next.deb"),
+            file(&first.history.deb, "/smtt-history.deb"),
+            file(&second.history.deb, "/smtt-history-next.deb"),
             file(&paths.fixture_jar(), "/fixture.jar"),
         ],
         disk: Some(system::disk(&paths)?),
@@ -196,13 +220,9 @@ fn check(said: &Said) -> Result<()> {
     ensure!(said.ended("metrics", 0)?.contains(VERSION));
     let complaints = said.ended("verify", 0)?;
     ensure!(!complaints.contains("smtt"), "{complaints}");
-    let security = said.ended("security", 0)?;
-    let exposure: f64 = security
-        .split_once("smtt.service: ")
-        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
-        .with_context(|| security.to_owned())?;
-    ensure!(exposure <= EXPOSURE, "{security}");
-    println!("exposure {exposure}");
+    let of_unit = exposure(said.ended("security", 0)?)?;
+    ensure!(of_unit <= EXPOSURE, "{of_unit}");
+    println!("exposure {of_unit}");
     // Not a member of the group smtt.
     said.ended("user outside the group", 77)?;
 
@@ -227,7 +247,9 @@ fn check(said: &Said) -> Result<()> {
     let upgrade = said.ended("upgrade", 0)?;
     ensure!(upgrade.contains("tick = \"2s\""), "{upgrade}");
     ensure!(
-        upgrade.trim_end().ends_with(&format!("{VERSION}-2")),
+        upgrade
+            .trim_end()
+            .ends_with(&format!("{VERSION}-{}", REVISION + 1)),
         "{upgrade}"
     );
     let pids = upgrade.lines().find_map(|line| line.strip_prefix("pids "));
@@ -246,5 +268,63 @@ fn check(said: &Said) -> Result<()> {
     let left = said.ended("purge", 0)?;
     let left: Vec<_> = left.lines().filter(|line| line.starts_with('/')).collect();
     ensure!(left.is_empty(), "a purge left {left:?}");
+    check_history(said)
+}
+
+fn check_history(said: &Said) -> Result<()> {
+    // It starts only where the administrator says so.
+    let installed = said.ended("history", 0)?;
+    ensure!(installed.ends_with("disabled\ninactive\n"), "{installed}");
+    let answer = said.ended("history serves", 0)?;
+    ensure!(answer.trim_end().ends_with("[]"), "{answer}");
+    let user = said.ended("history user", 0)?;
+    let words: Vec<u64> = user
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .with_context(|| user.to_owned())?;
+    let [of_process, capabilities, of_store, mode] = words[..] else {
+        anyhow::bail!("{user}");
+    };
+    // The users that systemd gives for the time that a service runs.
+    ensure!((61_184..=65_519).contains(&of_process), "{user}");
+    ensure!(
+        (capabilities, of_store, mode) == (0, of_process, 750),
+        "{user}"
+    );
+    let complaints = said.ended("history verify", 0)?;
+    ensure!(!complaints.contains("smtt-history"), "{complaints}");
+    let of_unit = exposure(said.ended("history security", 0)?)?;
+    ensure!(of_unit <= EXPOSURE, "{of_unit}");
+    println!("exposure of the history {of_unit}");
+    let upgrade = said.ended("history upgrade", 0)?;
+    let pids = upgrade.lines().find_map(|line| line.strip_prefix("pids "));
+    let (before, after) = pids.and_then(|pids| pids.split_once(' ')).context("pids")?;
+    ensure!(before != after && after != "0", "{upgrade}");
+    let kept = said.ended("history purge", 0)?;
+    ensure!(kept.trim_end().ends_with("kept"), "{kept}");
+
+    said.ended("former", 0)?;
+    let refused = said.ended("history beside the former", 0)?;
+    ensure!(
+        refused.contains("breaks smtt") && !refused.trim_end().ends_with("\ninstalled"),
+        "{refused}"
+    );
+    let both = said.ended("both", 0)?;
+    ensure!(
+        both.contains("smtt-history: /usr/bin/smtt-history"),
+        "{both}"
+    );
     Ok(())
+}
+
+/// The exposure in the last line of `systemd-analyze security`.
+fn exposure(security: &str) -> Result<f64> {
+    let (_, rest) = security
+        .split_once("exposure level for ")
+        .with_context(|| security.to_owned())?;
+    rest.split(": ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next()?.parse().ok())
+        .with_context(|| security.to_owned())
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use anyhow::{Result, anyhow};
-use xtask::dist::{Made, Plan, dist};
+use xtask::dist::{Made, Plan, REVISION, dist};
 use xtask::paths::Paths;
 
 /// The packages of the programs that the other tests use, once for all tests.
@@ -17,7 +17,7 @@ fn made() -> Result<&'static Made> {
     static MADE: OnceLock<Result<Made, String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         let paths = Paths::find().map_err(|error| format!("{error:#}"))?;
-        dist(&paths, &plan(&paths, 1)).map_err(|error| format!("{error:#}"))
+        dist(&paths, &plan(&paths, REVISION)).map_err(|error| format!("{error:#}"))
     });
     made.as_ref().map_err(|error| anyhow!("{error}"))
 }
