@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::{Command, CommandFactory as _};
+use clap::{Arg, Command, CommandFactory as _};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -35,15 +35,17 @@ fn main() -> Result<()> {
 
 /// The program of workers, which calls two of the others by its first argument.
 fn worker() -> Command {
-    let program = |name: &'static str, about: &'static str| Command::new(name).about(about);
+    let argument =
+        |name: &'static str, help: &'static str| Arg::new(name).value_name(name).help(help);
     Command::new("smtt")
         .version(env!("CARGO_PKG_VERSION"))
         .about("The programs of an SMTT worker in one file")
         .after_help("The file acts as the program by whose name it is called, as by the links smtt-daemon and smtt-ctl.")
-        .subcommand_value_name("PROGRAM")
-        .disable_help_subcommand(true)
-        .subcommand(program("daemon", "The daemon of a worker, see smtt-daemon(8)"))
-        .subcommand(program("ctl", "Its client, see smtt-ctl(1)"))
+        .arg(
+            argument("PROGRAM", "daemon: the daemon of a worker, see smtt-daemon(8); ctl: its client, see smtt-ctl(1)")
+                .required(true),
+        )
+        .arg(argument("ARGUMENTS", "Those of the program").num_args(0..))
 }
 
 /// A page of the program and one of each of its subcommands, in the program's section of the manual.

@@ -66,7 +66,7 @@ mod tests {
             let mut found = items.clone();
             sort_by_key(&mut found, |(key, _)| *key);
             prop_assert_eq!(&found, &wanted);
-            wanted.sort_by(|left, right| right.0.cmp(&left.0));
+            wanted.sort_by_key(|(key, _)| std::cmp::Reverse(*key));
             sort_by(&mut found, |left, right| right.0.cmp(&left.0));
             prop_assert_eq!(&found, &wanted);
         }

@@ -120,7 +120,7 @@ pub const WORKER: Product = Product {
 pub const HISTORY: Product = Product {
     name: "smtt-history",
     links: &[],
-    program_bytes: 16_000_000,
+    program_bytes: 13_500_000,
     beside: &[],
     copied: &[(
         "config/smtt-history.service",

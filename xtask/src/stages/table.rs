@@ -100,7 +100,7 @@ pub const STAGES: [Stage; 18] = [
     },
     Stage {
         name: "lint",
-        about: "clippy has nothing to say, and the program builds as packages have it",
+        about: "clippy has nothing to say, and the programs build as packages have them",
         // Beside nothing else: cargo locks the folder for minutes. In a folder of its own it would build macros and build
         // scripts once more.
         lane: Lane::First,
@@ -115,6 +115,7 @@ pub const STAGES: [Stage; 18] = [
             ],
             // Without the features that only tests ask for.
             &["check", "--package=smtt", "--bins"],
+            &["check", "--package=smtt-history", "--bins"],
         ],
         ..PLAIN
     },
@@ -233,7 +234,7 @@ pub const STAGES: [Stage; 18] = [
     },
     Stage {
         name: "systemd",
-        about: "a worker's life with the package, in an emulated machine whose init is systemd",
+        about: "a worker and a history server with their packages, in an emulated machine whose init is systemd",
         lane: Lane::ByName,
         root: true,
         commands: shown!("packages", "life::"),
