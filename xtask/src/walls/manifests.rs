@@ -114,7 +114,7 @@ const WALLS: [Wall; 15] = [
     },
     Wall {
         folder: "packaging/manual",
-        ours: &["smtt-ctl", "smtt-daemon"],
+        ours: &["smtt-ctl", "smtt-daemon", "smtt-history"],
         others: Others::Not(&["tokio", "hyper", "axum"]),
     },
     Wall {
