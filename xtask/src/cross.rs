@@ -1,4 +1,4 @@
-//! Builds programs of the workspace for the processors of emulated machines.
+//! Builds programs of the workspace for the processors of packages and of emulated machines.
 //!
 //! A precompiled standard library for a foreign processor may be missing, so it is built from source, with the compiler
 //! of the kernel side, which has that source. Assembler, linker and C library are Debian's, unpacked into the cache.
@@ -14,13 +14,28 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use smtt_common::event::marker::LIBRARY_NAME;
 
+use crate::marker::{self, Bundled};
 use crate::paths::Paths;
 use crate::process::{self, output};
+use crate::processor::Processor;
+use crate::setup;
 use crate::step::Steps;
-use crate::vm::{Processor, packages, unpacked};
+use crate::vm::{packages, unpacked};
 
 /// Time limit of a build.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(2400);
+
+/// Profile of programs for emulated machines with a foreign processor.
+const FOREIGN_PROFILE: &str = "foreign";
+/// Packages with the programs of such a machine, among them those of the product: another choice would build shared
+/// dependencies again, with other features.
+pub const FOREIGN_PACKAGES: &[&str] = &[
+    "smtt-tests",
+    "smtt-daemon",
+    "smtt-ctl",
+    "smtt",
+    "smtt-history",
+];
 
 /// Builds the marker's native library, which uses only `core` of the standard library, and returns its path.
 ///
@@ -56,12 +71,53 @@ pub fn marker_library(paths: &Paths, processor: Processor) -> Result<PathBuf> {
     Ok(folder.join("marker").join(LIBRARY_NAME))
 }
 
+/// Builds the marker's libraries for that processor.
+///
+/// # Errors
+/// When no compiler supports the processor, or a library does not build.
+pub fn bundled(paths: &Paths, processor: Processor) -> Result<Bundled> {
+    if !processor.foreign() {
+        return marker::build_own(&paths.root, &paths.marker());
+    }
+    let folder = paths.target.join("foreign-library").join(processor.rust());
+    let mut compiler = tool(paths, processor, "gcc")?;
+    Ok(Bundled {
+        processor: processor.rust(),
+        marker: marker_library(paths, processor)?,
+        thread_context: Some(marker::build_thread_context(
+            &paths.root,
+            &mut compiler,
+            &folder,
+        )?),
+    })
+}
+
+/// Builds the marker's jar with those libraries into `folder`.
+///
+/// # Errors
+/// When Spark is not set up, or the jar does not build.
+pub fn marker_jar(paths: &Paths, libraries: &[Bundled], folder: &Path) -> Result<PathBuf> {
+    let jars = setup::compile_jars(paths)?;
+    let log = paths.target.join("log/build-marker-jar.log");
+    let mut jar = None;
+    Steps::new(1).always("the marker's jar for several processors", log, |_| {
+        jar = Some(marker::build_jar_for(
+            &paths.root,
+            &jars,
+            folder,
+            libraries,
+        )?);
+        Ok(())
+    })?;
+    jar.context("no jar was made")
+}
+
 /// Folders on this machine with that processor's shared libraries, against which its programs are linked.
 ///
 /// # Errors
 /// When the libraries cannot be fetched.
 pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBuf>> {
-    let name = gnu(processor);
+    let name = processor.gnu();
     Ok(if processor.foreign() {
         vec![linker(paths, processor)?.join(format!("usr/{name}/lib"))]
     } else {
@@ -72,6 +128,7 @@ pub fn library_folders(paths: &Paths, processor: Processor) -> Result<Vec<PathBu
 }
 
 /// Programs of the workspace to build.
+#[derive(Default)]
 pub struct Programs<'a> {
     /// What they are, in the output.
     pub what: &'a str,
@@ -89,13 +146,12 @@ pub struct Programs<'a> {
 }
 
 impl Programs<'_> {
-    /// Builds the programs for that processor, and returns the path of each by its name.
+    /// What builds the programs for that processor.
     ///
     /// # Errors
-    /// When no compiler supports the processor, or the build fails.
-    pub fn build(&self, paths: &Paths, processor: Processor) -> Result<BTreeMap<String, PathBuf>> {
-        let mut command = build(paths, processor, self.profile)?;
-        command.arg("--message-format=json");
+    /// When no compiler supports the processor.
+    pub fn command(&self, paths: &Paths, processor: Processor) -> Result<Command> {
+        let mut command = build(paths, processor, "build", self.profile)?;
         if self.packages.is_empty() {
             command.arg("--workspace");
         }
@@ -108,6 +164,16 @@ impl Programs<'_> {
                 command.args([option, name]);
             }
         }
+        Ok(command)
+    }
+
+    /// Builds the programs for that processor, and returns the path of each by its name.
+    ///
+    /// # Errors
+    /// When no compiler supports the processor, or the build fails.
+    pub fn build(&self, paths: &Paths, processor: Processor) -> Result<BTreeMap<String, PathBuf>> {
+        let mut command = self.command(paths, processor)?;
+        command.arg("--message-format=json");
         let architecture = processor.debian();
         let log = paths
             .target
@@ -138,27 +204,67 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
         .find_map(|message| Some(Path::new(message["executable"].as_str()?).to_owned()))
 }
 
-/// `cargo build` for that processor.
-fn build(paths: &Paths, processor: Processor, profile: Option<&str>) -> Result<Command> {
+/// What builds one program as packages have it, with options of rustc for its linker. Built together with others, it
+/// would have the features that those need of a shared dependency.
+///
+/// # Errors
+/// When no compiler supports the processor.
+pub fn program(
+    paths: &Paths,
+    processor: Processor,
+    name: &str,
+    profile: &str,
+    linker: &[String],
+) -> Result<Command> {
+    let mut command = build(paths, processor, "rustc", Some(profile))?;
+    command
+        .args(["--package", name, "--bin", name, "--"])
+        .args(linker);
+    Ok(command)
+}
+
+/// The folder of the programs that [`Programs`] with that profile, or [`program`], builds.
+#[must_use]
+pub fn folder(paths: &Paths, processor: Processor, profile: Option<&str>) -> PathBuf {
+    if processor.foreign() {
+        let of_processor = foreign_folder(paths).join(processor.target());
+        of_processor.join(profile.unwrap_or(FOREIGN_PROFILE))
+    } else {
+        paths.target.join(profile.unwrap_or("debug"))
+    }
+}
+
+/// Cargo's folder for foreign processors. In the cache: a new checkout has the same libraries, whose build takes most of
+/// the time.
+fn foreign_folder(paths: &Paths) -> PathBuf {
+    paths.cache.join("foreign")
+}
+
+/// `cargo VERB`, which builds for that processor.
+fn build(
+    paths: &Paths,
+    processor: Processor,
+    verb: &str,
+    profile: Option<&str>,
+) -> Result<Command> {
     let mut command = if processor.foreign() {
-        let mut command = foreign_cargo(paths, processor, "build")?;
+        let mut command = foreign_cargo(paths, processor, verb)?;
         command
             .args(["-Z", "build-std=std,panic_abort,test"])
             .args(["--target", processor.target()])
-            .args(["--profile", profile.unwrap_or("foreign")])
+            .args(["--profile", profile.unwrap_or(FOREIGN_PROFILE)])
             .arg("--target-dir")
-            // In the cache: a new checkout has the same libraries, whose build takes most of the time.
-            .arg(paths.cache.join("foreign"));
+            .arg(foreign_folder(paths));
         command
     } else {
         let mut command = cargo();
-        command.args(["build", "--target-dir"]).arg(&paths.target);
+        command.args([verb, "--target-dir"]).arg(&paths.target);
         if let Some(profile) = profile {
             command.args(["--profile", profile]);
         }
         command
     };
-    command.current_dir(&paths.root);
+    command.arg("--locked").current_dir(&paths.root);
     Ok(command)
 }
 
@@ -209,7 +315,7 @@ fn foreign_cargo(paths: &Paths, processor: Processor, verb: &str) -> Result<Comm
         )
         .env(
             format!("{variable}_LINKER"),
-            linker.join(format!("usr/bin/{}-gcc", gnu(processor))),
+            linker.join(format!("usr/bin/{}-gcc", processor.gnu())),
         )
         .env(
             format!("{variable}_RUSTFLAGS"),
@@ -218,22 +324,22 @@ fn foreign_cargo(paths: &Paths, processor: Processor, verb: &str) -> Result<Comm
     Ok(command)
 }
 
-/// The C compiler for a foreign processor.
+/// A tool of Debian's cross compiler for a foreign processor, such as `gcc` or `strip`; this machine's own otherwise.
 ///
 /// # Errors
-/// When the compiler cannot be fetched.
-pub fn compiler(paths: &Paths, processor: Processor) -> Result<Command> {
+/// When the tools cannot be fetched.
+pub fn tool(paths: &Paths, processor: Processor, name: &str) -> Result<Command> {
+    if !processor.foreign() {
+        return Ok(Command::new(name));
+    }
     let folder = linker(paths, processor)?;
-    let mut command = Command::new(folder.join(format!("usr/bin/{}-gcc", gnu(processor))));
-    command
-        .env("LD_LIBRARY_PATH", folder.join("usr/lib/x86_64-linux-gnu"))
-        .arg(format!("--sysroot={}", folder.display()));
+    let path = format!("usr/bin/{}-{name}", processor.gnu());
+    let mut command = Command::new(folder.join(path));
+    command.env("LD_LIBRARY_PATH", folder.join("usr/lib/x86_64-linux-gnu"));
+    if name == "gcc" {
+        command.arg(format!("--sysroot={}", folder.display()));
+    }
     Ok(command)
-}
-
-/// GNU's name of a processor's programs, which Debian's tools for it have in their names.
-fn gnu(processor: Processor) -> String {
-    format!("{}-linux-gnu", processor.rust())
 }
 
 /// Assembler, linker and C library. Every build calls this; the step of a processor runs and prints once.
@@ -251,7 +357,7 @@ fn linker(paths: &Paths, processor: Processor) -> Result<PathBuf> {
         "bookworm",
         &format!("linker for {architecture} (45 MB to fetch, 180 MB unpacked)"),
         |step, folder| {
-            let compiler = format!("gcc-{}", gnu(processor));
+            let compiler = format!("gcc-{}", processor.gnu());
             let library = format!("libc6-dev-{architecture}-cross");
             let names = [&*compiler, &*library];
             packages::unpack(step, Processor::X86, "bookworm", &names, folder)

@@ -18,11 +18,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
+use smtt_common::event::marker::LIBRARY_NAME;
 
-use self::product::{PRODUCTS, Product, Target};
+use self::product::{PRODUCTS, Product, WORKER};
+use self::tree::Built;
+use crate::cross::{self, FOREIGN_PACKAGES, Programs};
+use crate::marker::JAR_NAME;
 use crate::paths::Paths;
 use crate::process::{cargo, output};
+use crate::processor::{PACKAGED, Processor};
 use crate::setup;
 use crate::step::{Step, Steps};
 
@@ -32,6 +37,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub const REVISION: u32 = 2;
 /// File with the check sums of all others.
 pub const SUMS: &str = "SHA256SUMS";
+/// Cargo's profile of the programs for users.
+const FINAL: &str = "dist";
 
 const BUILD_LIMIT: Duration = Duration::from_secs(7200);
 const PACK_LIMIT: Duration = Duration::from_secs(900);
@@ -45,20 +52,21 @@ pub struct Plan {
     pub revision: u32,
     /// Folder of the results.
     pub out: PathBuf,
+    /// The processors.
+    pub processors: Vec<Processor>,
 }
 
-/// The results, in the order of [`PRODUCTS`].
+/// The results: for each processor a package of each product.
 #[derive(Clone, Debug)]
-pub struct Made {
-    /// What a worker needs.
-    pub worker: Packed,
-    /// The history server.
-    pub history: Packed,
-}
+pub struct Made(Vec<Packed>);
 
 /// A package in its forms.
 #[derive(Clone, Debug)]
 pub struct Packed {
+    /// What is in it.
+    pub product: &'static Product,
+    /// The processor of its programs.
+    pub processor: Processor,
     /// The Debian package.
     pub deb: PathBuf,
     /// The Debian package of the debug symbols.
@@ -69,7 +77,22 @@ pub struct Packed {
     pub bill: PathBuf,
 }
 
+/// The folder of an unpacked package of workers.
+#[derive(Clone, Debug)]
+pub struct Unpacked(PathBuf);
+
 impl Plan {
+    /// Packages of one processor with the programs of tests, in a folder of their own.
+    #[must_use]
+    pub fn trial(paths: &Paths, processor: Processor) -> Self {
+        Self {
+            profile: "dev".to_owned(),
+            revision: REVISION,
+            out: paths.target.join("dist-test").join(processor.debian()),
+            processors: vec![processor],
+        }
+    }
+
     /// Debian's version of the package.
     #[must_use]
     pub fn version(&self) -> String {
@@ -79,17 +102,47 @@ impl Plan {
     /// Whether the result is for users: packed as small as possible.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        self.profile == "dist"
+        self.profile == FINAL
     }
 
-    /// Cargo's folder of the programs.
-    fn built(&self, paths: &Paths) -> PathBuf {
-        let folder = if self.profile == "dev" {
-            "debug"
-        } else {
-            &self.profile
-        };
-        paths.target.join(folder)
+    /// What builds the programs of a processor, with its name.
+    fn builds(&self, paths: &Paths, processor: Processor) -> Result<Vec<(String, Command)>> {
+        let debian = processor.debian();
+        if self.is_final() {
+            let linker = linker(paths)?;
+            return PRODUCTS
+                .iter()
+                .map(|product| {
+                    let name = product.name;
+                    let build = cross::program(paths, processor, name, &self.profile, &linker)?;
+                    Ok((format!("{name} for {debian}"), build))
+                })
+                .collect();
+        }
+        if processor.foreign() {
+            let all = Programs {
+                packages: FOREIGN_PACKAGES,
+                binaries: &PRODUCTS.map(|product| product.name),
+                ..Programs::default()
+            };
+            return Ok(vec![(
+                format!("programs for {debian}"),
+                all.command(paths, processor)?,
+            )]);
+        }
+        // The build of `cargo xtask test`, whose features of shared dependencies are others: tests that run meanwhile
+        // keep their programs.
+        let mut all = cargo();
+        all.args(["build", "--locked", "--profile", &self.profile])
+            .args(["--bins", "--workspace", "--tests"])
+            .current_dir(&paths.root);
+        Ok(vec![("programs".to_owned(), all)])
+    }
+
+    /// The folder of the programs.
+    fn programs(&self, paths: &Paths, processor: Processor) -> PathBuf {
+        let profile = self.is_final().then_some(FINAL);
+        cross::folder(paths, processor, profile)
     }
 }
 
@@ -98,26 +151,33 @@ impl Plan {
 /// # Errors
 /// When a part does not build, a program is larger than its limit, or a tool of Debian is missing or fails.
 pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
-    let target = Target::host()?;
+    ensure!(
+        std::env::consts::ARCH == Processor::X86.rust(),
+        "packages are made on {}, also those of other processors: this machine is {}",
+        Processor::X86.rust(),
+        std::env::consts::ARCH
+    );
     setup::for_packages(paths)?;
     let log = |name: &str| paths.target.join("log").join(format!("dist-{name}.log"));
-    let builds = builds(paths, plan, target)?;
-    let mut steps = Steps::new(3 + builds.len());
-    setup::marker_step(paths, &mut steps)?;
+    let (jar, libraries) = marker(paths, plan)?;
+    let mut builds = Vec::new();
+    for processor in &plan.processors {
+        builds.extend(plan.builds(paths, *processor)?);
+    }
+    let mut steps = Steps::new(2 + builds.len());
     for (name, mut build) in builds {
-        steps.always(
-            &format!("{name}, profile {}", plan.profile),
-            log(name),
-            |step| step.run(&mut build, BUILD_LIMIT),
-        )?;
+        let log = log(&name.replace(' ', "-"));
+        steps.always(&format!("{name}, profile {}", plan.profile), log, |step| {
+            step.run(&mut build, BUILD_LIMIT)
+        })?;
     }
     let manual = paths.target.join("manual");
-    let mut write = if plan.is_final() {
+    let mut write = if plan.processors.contains(&Processor::X86) && !plan.is_final() {
+        Command::new(plan.programs(paths, Processor::X86).join("smtt-manual"))
+    } else {
         let mut write = cargo();
         write.args(["run", "--locked", "--package", "smtt-manual", "--"]);
         write
-    } else {
-        Command::new(plan.built(paths).join("smtt-manual"))
     };
     write.arg(&manual).current_dir(&paths.root);
     steps.always("man pages and completions", log("manual"), |step| {
@@ -130,14 +190,20 @@ pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
         fs::create_dir_all(&plan.out)
             .with_context(|| format!("cannot make {}", plan.out.display()))?;
         let time = time_of_sources(&paths.root)?;
-        for product in PRODUCTS {
-            made.push(pack(paths, plan, product, target, time, step)?);
+        for (processor, library) in plan.processors.iter().zip(&libraries) {
+            let built = Built {
+                processor: *processor,
+                programs: plan.programs(paths, *processor),
+                library: library.clone(),
+                jar: jar.clone(),
+            };
+            for product in PRODUCTS {
+                made.push(pack(paths, plan, product, &built, time, step)?);
+            }
         }
         Ok(())
     })?;
-    let [worker, history] =
-        <[Packed; 2]>::try_from(made).map_err(|made| anyhow!("{} packages", made.len()))?;
-    let made = Made { worker, history };
+    let made = Made(made);
     sums(&plan.out, &made.files())?;
     for file in made.files() {
         println!("{:>12}  {}", size(&file)?, file.display());
@@ -145,41 +211,37 @@ pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
     Ok(made)
 }
 
-/// What builds the programs, with its name.
-fn builds(paths: &Paths, plan: &Plan, target: &Target) -> Result<Vec<(&'static str, Command)>> {
-    let of = |task: &str| {
-        let mut build = cargo();
-        build
-            .args([task, "--locked", "--profile", &plan.profile])
-            .current_dir(&paths.root);
-        build
-    };
-    if !plan.is_final() {
-        // The build of `cargo xtask test`, whose features of shared dependencies are others: tests that run meanwhile
-        // keep their programs.
-        let mut all = of("build");
-        all.args(["--bins", "--workspace", "--tests"]);
-        return Ok(vec![("programs", all)]);
+/// The marker's jar, and its library for each processor of the plan. One jar serves all processors for which packages
+/// are made, because a driver hands its own to every executor; in a trial on this processor it has this one only.
+fn marker(paths: &Paths, plan: &Plan) -> Result<(PathBuf, Vec<PathBuf>)> {
+    if !plan.is_final() && plan.processors == [Processor::X86] {
+        setup::marker_step(paths, &mut Steps::new(1))?;
+        let folder = paths.marker();
+        return Ok((folder.join(JAR_NAME), vec![folder.join(LIBRARY_NAME)]));
     }
-    let linker = linker(paths, target)?;
-    // One after the other: built together, each program would have the features that the others need of a shared
-    // dependency.
-    let one = |product: &&Product| {
-        let mut build = of("rustc");
-        build
-            .args(["--package", product.name, "--bin", product.name, "--"])
-            .args(&linker);
-        (product.name, build)
+    let mut all = Vec::new();
+    for processor in PACKAGED {
+        all.push(cross::bundled(paths, processor)?);
+    }
+    let jar = cross::marker_jar(paths, &all, &paths.target.join("dist-marker"))?;
+    let library = |processor: &Processor| {
+        let bundled = all.iter().find(|one| one.processor == processor.rust());
+        let bundled = bundled.with_context(|| {
+            let name = processor.debian();
+            format!("no packages are made for {name}")
+        });
+        bundled.map(|bundled| bundled.marker.clone())
     };
-    Ok(PRODUCTS.iter().map(one).collect())
+    let libraries = plan.processors.iter().map(library).collect::<Result<_>>()?;
+    Ok((jar, libraries))
 }
 
 /// Options of rustc for a linker that has functions with the same machine code once. That is the linker in Rust's own
 /// toolchains; a distribution's toolchain may lack it, and its programs are 1 % larger.
-fn linker(paths: &Paths, target: &Target) -> Result<Vec<String>> {
+fn linker(paths: &Paths) -> Result<Vec<String>> {
     let mut rustc = Command::new("rustc");
     rustc.args(["--print", "sysroot"]).current_dir(&paths.root);
-    let folder = format!("lib/rustlib/{}/bin/gcc-ld", target.rust);
+    let folder = format!("lib/rustlib/{}/bin/gcc-ld", Processor::X86.target());
     let folder = Path::new(output(&mut rustc)?.trim()).join(folder);
     if !folder.join("ld.lld").is_file() {
         eprintln!(
@@ -200,34 +262,36 @@ fn linker(paths: &Paths, target: &Target) -> Result<Vec<String>> {
 fn pack(
     paths: &Paths,
     plan: &Plan,
-    product: &Product,
-    target: &Target,
+    product: &'static Product,
+    built: &Built,
     time: u64,
     step: &mut Step,
 ) -> Result<Packed> {
-    let bill = bill::bill(&paths.root, product, target, time)?;
+    let processor = built.processor;
+    let bill = bill::bill(&paths.root, product, processor, time)?;
     let work = plan.out.join("work");
-    let trees = tree::stage(paths, plan, product, &bill, time, &work)?;
+    let trees = tree::stage(paths, plan, product, built, &bill, time, &work)?;
     let debian = deb::Debian {
         plan,
         product,
-        target,
+        processor,
         time,
     };
     let deb = debian.package(&trees.installed, step)?;
     let symbols = debian.symbols(&trees.symbols, step)?;
     let name = format!("{}-{VERSION}", product.name);
-    let tarball = plan
-        .out
-        .join(format!("{name}-linux-{}.tar.gz", target.name));
+    let for_processor = format!("{name}-linux-{}", processor.rust());
+    let tarball = plan.out.join(format!("{for_processor}.tar.gz"));
     step.run(
         &mut tar(&trees.installed, &name, &tarball, time, plan.is_final()),
         PACK_LIMIT,
     )?;
-    let bill_file = plan.out.join(format!("{name}.cdx.json"));
+    let bill_file = plan.out.join(format!("{for_processor}.cdx.json"));
     fs::write(&bill_file, &bill.json)?;
     fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     Ok(Packed {
+        product,
+        processor,
         deb,
         symbols,
         tarball,
@@ -235,21 +299,66 @@ fn pack(
     })
 }
 
-impl Made {
-    /// The packages, each with what it is of.
+impl Packed {
+    /// Unpacks the Debian package into an empty folder.
+    ///
+    /// # Errors
+    /// When dpkg fails.
+    pub fn unpack(&self, into: &Path) -> Result<Unpacked> {
+        fresh(into)?;
+        let mut dpkg = Command::new("dpkg-deb");
+        output(dpkg.arg("--extract").arg(&self.deb).arg(into))?;
+        Ok(Unpacked(into.to_owned()))
+    }
+}
+
+impl Unpacked {
+    /// The program of workers.
     #[must_use]
-    pub fn packages(&self) -> [(&'static Product, &Packed); 2] {
-        let [worker, history] = PRODUCTS;
-        [(worker, &self.worker), (history, &self.history)]
+    pub fn program(&self) -> PathBuf {
+        self.0.join("usr/bin").join(WORKER.name)
+    }
+
+    /// The marker's library.
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
+        self.0.join(tree::MARKER).join(LIBRARY_NAME)
+    }
+
+    /// The marker's jar.
+    #[must_use]
+    pub fn jar(&self) -> PathBuf {
+        self.0.join(tree::MARKER).join(JAR_NAME)
+    }
+}
+
+impl Made {
+    /// All packages.
+    #[must_use]
+    pub fn packages(&self) -> &[Packed] {
+        &self.0
+    }
+
+    /// The package of a product for a processor.
+    ///
+    /// # Errors
+    /// Where none was made for it.
+    pub fn of(&self, product: &Product, processor: Processor) -> Result<&Packed> {
+        let is_it =
+            |packed: &&Packed| packed.product.name == product.name && packed.processor == processor;
+        self.0
+            .iter()
+            .find(is_it)
+            .with_context(|| format!("no package {} for {}", product.name, processor.debian()))
     }
 
     /// All files, for check sums.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        let packages = self.packages();
-        let files = packages
+        let files = self
+            .0
             .iter()
-            .flat_map(|(_, packed)| [&packed.deb, &packed.symbols, &packed.tarball, &packed.bill]);
+            .flat_map(|packed| [&packed.deb, &packed.symbols, &packed.tarball, &packed.bill]);
         files.cloned().collect()
     }
 }

@@ -4,6 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`paths`] | the checkout, the cache, the JDKs |
+//! | [`processor`] | processors, by the names that others have for them |
 //! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
 //! | [`random`] | moments that nobody chooses |
 //! | [`step`] | set-up steps: printed, skipped when already done, timed while they run |
@@ -20,7 +21,7 @@
 //! | [`demo`] | `cargo xtask demo` |
 //! | [`stages`] | `cargo xtask test` |
 //! | [`elf`] | contents of an ELF file |
-//! | [`cross`] | programs for the processors of emulated machines |
+//! | [`cross`] | programs for the processors of packages and of emulated machines |
 //! | [`vm`] | emulated machines, `cargo xtask vm` |
 //! | [`bench`] | `cargo xtask bench` |
 //! | [`browser`] | a browser through WebDriver |
@@ -48,6 +49,7 @@ pub mod json;
 pub mod marker;
 pub mod paths;
 pub mod process;
+pub mod processor;
 pub mod random;
 pub mod setup;
 pub mod spark;

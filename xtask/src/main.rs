@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::paths::{DEMO_SPARK, Paths, SPARK_VERSIONS};
+use xtask::processor::{PACKAGED, Processor};
 use xtask::{bench, demo, dist, experiment, marker, process, setup, stages, tidy, vm};
 
 /// Set-up, demo, tests, benchmarks and generated files of SMTT.
@@ -80,6 +81,9 @@ enum Task {
     /// Make the Debian packages of workers and of the history server, their debug symbols and tarballs, with check sums,
     /// bills of materials and licences. Fails where a program is larger than its limit.
     Dist {
+        /// Only for this processor, by Debian's name (default: amd64 and arm64).
+        #[arg(long = "processor", value_name = "NAME", value_parser = PACKAGED.map(Processor::debian))]
+        processors: Vec<String>,
         /// Cargo's profile of the programs: dist, or dev to try the packages.
         #[arg(long, default_value = "dist", value_parser = ["dist", "dev"])]
         profile: String,
@@ -152,14 +156,19 @@ fn run(arguments: &Arguments) -> Result<()> {
             build(&paths.root, &jars, &out)
         }
         Task::Dist {
+            processors,
             profile,
             revision,
             out,
         } => {
+            let is_wanted = |processor: &Processor| {
+                processors.is_empty() || processors.iter().any(|name| name == processor.debian())
+            };
             let plan = dist::Plan {
                 profile: profile.clone(),
                 revision: *revision,
                 out: out.clone().unwrap_or_else(|| paths.target.join("dist")),
+                processors: PACKAGED.into_iter().filter(is_wanted).collect(),
             };
             dist::dist(&paths, &plan).map(drop)
         }

@@ -41,7 +41,7 @@ use crate::stages::NOT_RUN_LINE;
 
 pub use disk::disk;
 pub use experiment::experiment;
-pub use guest::{Guest, Processor};
+pub use guest::Guest;
 pub use kernel_tests::KernelTests;
 pub use machine::{GuestFile, Init, Machine, Ran};
 pub use prepare::{Prepared, prepare, unpacked};

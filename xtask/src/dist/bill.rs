@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::VERSION;
-use super::product::{Beside, Product, Target};
+use super::product::{Beside, Product};
 use super::tree::files;
 use crate::process::output;
+use crate::processor::Processor;
 
 /// Rust's name of the target of the kernel side.
 const KERNEL_TARGET: &str = "bpfel-unknown-none";
@@ -45,11 +46,12 @@ type Crate = (String, String);
 ///
 /// # Errors
 /// When cargo fails, or a crate of others has no check sum.
-pub fn bill(root: &Path, product: &Product, target: &Target, time: u64) -> Result<Bill> {
-    let mut workspaces = vec![(root.to_owned(), product.name, target.rust)];
+pub fn bill(root: &Path, product: &Product, processor: Processor, time: u64) -> Result<Bill> {
+    let target = processor.target();
+    let mut workspaces = vec![(root.to_owned(), product.name, target)];
     for crate_beside in product.beside {
         workspaces.push(match crate_beside {
-            Beside::Member(name) => (root.to_owned(), *name, target.rust),
+            Beside::Member(name) => (root.to_owned(), *name, target),
             Beside::Kernel(name) => (root.join(name), *name, KERNEL_TARGET),
         });
     }

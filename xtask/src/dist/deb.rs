@@ -9,10 +9,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::product::{Product, Target};
+use super::product::Product;
 use super::{PACK_LIMIT, Plan};
 use crate::elf::Elf;
 use crate::process::output;
+use crate::processor::Processor;
 use crate::step::Step;
 
 /// Who makes the packages.
@@ -38,7 +39,7 @@ pub struct Debian<'a> {
     /// The product.
     pub product: &'a Product,
     /// The processor.
-    pub target: &'a Target,
+    pub processor: Processor,
     /// Seconds since 1970 of the last commit.
     pub time: u64,
 }
@@ -115,7 +116,7 @@ impl Debian<'_> {
             &folder.join("md5sums"),
             &output(Command::new("md5sum").args(&sums).current_dir(tree))?,
         )?;
-        let (version, processor) = (self.plan.version(), self.target.debian);
+        let (version, processor) = (self.plan.version(), self.processor.debian());
         let mut control = format!(
             "Package: {name}\nVersion: {version}\nArchitecture: {processor}\nMaintainer: {MAINTAINER}\n\
              Installed-Size: {}\nPriority: optional\nHomepage: {}\n",

@@ -1,7 +1,5 @@
 //! The packages: which program each has, what is linked into it, and which files belong to it.
 
-use anyhow::{Context, Result};
-
 /// A package with a program of its own. Cargo's package and the program have its name.
 #[derive(Debug)]
 pub struct Product {
@@ -147,43 +145,6 @@ pub const HISTORY: Product = Product {
 /// All packages.
 pub const PRODUCTS: [&Product; 2] = [&WORKER, &HISTORY];
 
-/// A processor for which packages are made, by the names that others have for it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The kernel's name, `uname -m`, which is also `std::env::consts::ARCH`.
-    pub name: &'static str,
-    /// Rust's name of the target of programs.
-    pub rust: &'static str,
-    /// Debian's name.
-    pub debian: &'static str,
-}
-
-/// The processors for which packages are made.
-pub const TARGETS: [Target; 1] = [Target {
-    name: "x86_64",
-    rust: "x86_64-unknown-linux-gnu",
-    debian: "amd64",
-}];
-
-impl Target {
-    /// This machine's processor.
-    ///
-    /// # Errors
-    /// Where no packages are made for it.
-    pub fn host() -> Result<&'static Self> {
-        let names = TARGETS.map(|target| target.name).join(", ");
-        TARGETS
-            .iter()
-            .find(|target| target.name == std::env::consts::ARCH)
-            .with_context(|| {
-                format!(
-                    "packages are made on {names} only: this machine is {}",
-                    std::env::consts::ARCH
-                )
-            })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,16 +170,5 @@ mod tests {
             assert_eq!(owners, [of], "{file}");
         }
         assert!(!WORKER.has_page("smtt-ctl2.1"));
-    }
-
-    #[test]
-    fn this_machine_has_one_target_at_most() {
-        let names: std::collections::BTreeSet<_> =
-            TARGETS.iter().map(|target| target.name).collect();
-        assert_eq!(names.len(), TARGETS.len());
-        assert_eq!(
-            Target::host().is_ok(),
-            names.contains(std::env::consts::ARCH)
-        );
     }
 }

@@ -13,9 +13,11 @@ use smtt_common::event::marker::LIBRARY_NAME;
 use super::bill::Bill;
 use super::product::Product;
 use super::{Plan, bytes, fits, fresh, size};
+use crate::cross;
 use crate::marker::JAR_NAME;
 use crate::paths::Paths;
 use crate::process::output;
+use crate::processor::Processor;
 
 /// Folders of the manual's output, and their places; the last part of a name says whether files change theirs.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -23,6 +25,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/vendor-completions"),
     ("fish", "usr/share/fish/vendor_completions.d"),
 ];
+/// Folder of the marker.
+pub(super) const MARKER: &str = "usr/lib/smtt";
 /// Folder of the documents of packages.
 const DOCUMENTS: &str = "usr/share/doc";
 
@@ -35,6 +39,19 @@ pub struct Trees {
     pub symbols: PathBuf,
 }
 
+/// What was built for a processor.
+#[derive(Debug)]
+pub struct Built {
+    /// The processor.
+    pub processor: Processor,
+    /// Folder of the programs.
+    pub programs: PathBuf,
+    /// The marker's library, which has [`LIBRARY_NAME`].
+    pub library: PathBuf,
+    /// The marker's jar, with the libraries of one processor or more.
+    pub jar: PathBuf,
+}
+
 /// Stages both trees below `work`.
 ///
 /// # Errors
@@ -43,6 +60,7 @@ pub fn stage(
     paths: &Paths,
     plan: &Plan,
     product: &Product,
+    built: &Built,
     bill: &Bill,
     time: u64,
     work: &Path,
@@ -57,13 +75,19 @@ pub fn stage(
     for (from, to) in product.copied {
         copy(&paths.root.join(from), &tree.join(to))?;
     }
-    let built = plan.built(paths).join(name);
+    let program = built.programs.join(name);
     let there = tree.join("usr/bin").join(name);
-    split(&built, &there, &trees.symbols, plan.is_final())?;
+    let tools = Tools {
+        paths,
+        processor: built.processor,
+        is_small: plan.is_final(),
+    };
+    tools.split(&program, &there, &trees.symbols)?;
     println!(
-        "{:>12}  {name} without symbols, {} as it was built",
+        "{:>12}  {name} for {} without symbols, {} as it was built",
         size(&there)?,
-        size(&built)?
+        built.processor.debian(),
+        size(&program)?
     );
     if plan.is_final() {
         fits(product, bytes(&there)?)?;
@@ -74,9 +98,9 @@ pub fn stage(
     }
     if product.has_marker {
         // The marker stays as it is: the daemon knows the library by its bytes, also the copy in the jar.
-        for name in [LIBRARY_NAME, JAR_NAME] {
-            let there = tree.join("usr/lib/smtt").join(name);
-            copy(&paths.marker().join(name), &there)?;
+        for (file, name) in [(&built.library, LIBRARY_NAME), (&built.jar, JAR_NAME)] {
+            let there = tree.join(MARKER).join(name);
+            copy(file, &there)?;
             println!("{:>12}  {name}", size(&there)?);
         }
     }
@@ -201,33 +225,48 @@ fn copyright(form: &str, mit: &str) -> String {
     form.replace("@MIT@", &lines.join("\n"))
 }
 
-/// Copies a program without its symbols; they go to a file that debuggers find by the program's build id.
-fn split(built: &Path, there: &Path, symbols: &Path, is_small: bool) -> Result<()> {
-    let notes = output(Command::new("readelf").args(["--notes"]).arg(built))?;
-    let id = notes
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Build ID: "))
-        .with_context(|| format!("{} has no build id: link with --build-id", built.display()))?;
-    let (first, rest) = id.split_at_checked(2).context("a build id is longer")?;
-    let folder = symbols.join("usr/lib/debug/.build-id").join(first);
-    fs::create_dir_all(&folder)?;
-    output(
-        Command::new("objcopy")
-            .arg("--only-keep-debug")
-            .args(is_small.then_some("--compress-debug-sections"))
-            .arg(built)
-            .arg(folder.join(format!("{rest}.debug"))),
-    )?;
-    if let Some(folder) = there.parent() {
-        fs::create_dir_all(folder)?;
+/// What takes a program's symbols apart.
+struct Tools<'a> {
+    paths: &'a Paths,
+    processor: Processor,
+    is_small: bool,
+}
+
+impl Tools<'_> {
+    fn tool(&self, name: &str) -> Result<Command> {
+        cross::tool(self.paths, self.processor, name)
     }
-    output(
-        Command::new("strip")
-            .args(["--strip-unneeded", "--remove-section=.comment", "-o"])
-            .arg(there)
-            .arg(built),
-    )?;
-    Ok(())
+
+    /// Copies a program without its symbols; they go to a file that debuggers find by the program's build id.
+    fn split(&self, built: &Path, there: &Path, symbols: &Path) -> Result<()> {
+        let notes = output(self.tool("readelf")?.args(["--notes"]).arg(built))?;
+        let id = notes
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Build ID: "))
+            .with_context(|| {
+                format!("{} has no build id: link with --build-id", built.display())
+            })?;
+        let (first, rest) = id.split_at_checked(2).context("a build id is longer")?;
+        let folder = symbols.join("usr/lib/debug/.build-id").join(first);
+        fs::create_dir_all(&folder)?;
+        output(
+            self.tool("objcopy")?
+                .arg("--only-keep-debug")
+                .args(self.is_small.then_some("--compress-debug-sections"))
+                .arg(built)
+                .arg(folder.join(format!("{rest}.debug"))),
+        )?;
+        if let Some(folder) = there.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        output(
+            self.tool("strip")?
+                .args(["--strip-unneeded", "--remove-section=.comment", "-o"])
+                .arg(there)
+                .arg(built),
+        )?;
+        Ok(())
+    }
 }
 
 /// Compresses a file into a folder, without name and time in it.

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::guest::Processor;
 use super::libraries;
 use super::packages;
 use super::prepare::unpacked;
 use crate::cross;
 use crate::paths::{DEMO_SPARK, Jdk, Paths};
+use crate::processor::Processor;
 use crate::step::{Step, Steps};
 
 /// Debian packages of a JVM with Spark in a guest.

@@ -5,10 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::guest::Guest;
-use super::kernel_tests::FOREIGN_PACKAGES;
 use super::machine::{GuestFile, Init, Machine};
 use super::{disk, jvm, prepare};
-use crate::cross::{self, Programs};
+use crate::cross::{FOREIGN_PACKAGES, Programs};
 use crate::paths::Paths;
 use crate::setup;
 
@@ -63,16 +62,7 @@ pub fn experiment(
 
 /// The guest's files, and the path of the program in it.
 fn build(paths: &Paths, guest: &Guest) -> Result<(Vec<GuestFile>, String)> {
-    let library = cross::marker_library(paths, guest.processor)?;
-    let mut files = jvm::files(paths, guest.processor, &library)?;
-    files.push(GuestFile {
-        there: paths
-            .marker()
-            .join(smtt_common::event::marker::LIBRARY_NAME)
-            .display()
-            .to_string(),
-        here: library,
-    });
+    let mut files = jvm::files(paths, guest.processor, None)?;
     files.push(GuestFile {
         there: paths.scala_jar().display().to_string(),
         here: paths.scala_jar(),

@@ -2,54 +2,9 @@
 
 use anyhow::{Result, bail};
 
-/// A guest's processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Processor {
-    /// The processor of this machine.
-    X86,
-    /// The processor whose emulation has a dTLB counter.
-    Riscv,
-    /// The other processor of servers, whose emulation has no dTLB counter.
-    Arm,
-}
+use crate::processor::Processor;
 
 impl Processor {
-    /// Debian's name of the processor.
-    #[must_use]
-    pub fn debian(self) -> &'static str {
-        match self {
-            Self::X86 => "amd64",
-            Self::Riscv => "riscv64",
-            Self::Arm => "arm64",
-        }
-    }
-
-    /// Rust's name of the processor, which the marker's jar uses as well.
-    #[must_use]
-    pub fn rust(self) -> &'static str {
-        match self {
-            Self::X86 => "x86_64",
-            Self::Riscv => "riscv64",
-            Self::Arm => "aarch64",
-        }
-    }
-
-    /// Rust's name of the target for which the processor's programs are built.
-    #[must_use]
-    pub fn target(self) -> &'static str {
-        match self {
-            Self::X86 => "x86_64-unknown-linux-gnu",
-            Self::Riscv => "riscv64gc-unknown-linux-gnu",
-            Self::Arm => "aarch64-unknown-linux-gnu",
-        }
-    }
-
-    /// Whether its programs are built for another processor than this machine's.
-    #[must_use]
-    pub fn foreign(self) -> bool {
-        self != Self::X86
-    }
-
     /// Debian suite of the guest's programs, except the kernel.
     #[must_use]
     pub fn suite(self) -> &'static str {

@@ -8,13 +8,16 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use smtt_common::event::marker::LIBRARY_NAME;
 
-use super::guest::{Guest, Processor};
+use super::guest::Guest;
 use super::jvm::{self, PROGRAMS};
 use super::machine::{GuestFile, swap_on};
-use crate::cross::{self, BUILD_LIMIT, Programs};
+use crate::cross::{self, BUILD_LIMIT, FOREIGN_PACKAGES, Programs};
+use crate::dist::product::WORKER;
+use crate::dist::{Plan, Unpacked, dist};
 use crate::features::MUST_HAVE;
 use crate::paths::Paths;
 use crate::process::run;
+use crate::processor::{PACKAGED, Processor};
 
 /// A test program of the package `smtt-tests`, the filter of its tests in a guest, and a time limit in seconds: several
 /// times the duration on an idle machine.
@@ -64,9 +67,6 @@ const USED_UP: Chosen = ("kernel", "machine_oom::", 600);
 const SUSPENDED: Chosen = ("kernel", "suspend::", 900);
 /// The programs that some of the tests start.
 const STARTED: [&str; 2] = ["workload", "attacker"];
-/// Packages with the programs of a guest, where they are built for guests only.
-pub const FOREIGN_PACKAGES: &[&str] = &["smtt-tests", "smtt-daemon", "smtt-ctl"];
-
 /// Files of a guest, and the lines of the guest's script that run them.
 pub struct KernelTests {
     /// The programs and the marker's library, with the same paths as on this machine, which the tests use.
@@ -81,11 +81,11 @@ pub struct KernelTests {
 /// When a part does not build.
 pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let mut files = Vec::new();
-    let library = cross::marker_library(paths, guest.processor)?;
+    let packaged = packaged(paths, guest.processor)?;
     let chosen = chosen(guest.processor);
     let mut last = vec![SWAPPED];
     if guest.jvm {
-        files.extend(jvm::files(paths, guest.processor, &library)?);
+        files.extend(jvm::files(paths, guest.processor, packaged.as_ref())?);
         if guest.has("damon") {
             last.push(SWAPPED_JVM);
         }
@@ -93,15 +93,22 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
             last.push(USED_UP);
         }
         last.push(SUSPENDED);
+    } else {
+        // The tests expect the library where `cargo xtask setup` puts it.
+        files.push(GuestFile {
+            there: paths.marker().join(LIBRARY_NAME).display().to_string(),
+            here: cross::marker_library(paths, guest.processor)?,
+        });
     }
-    // The tests expect the library where `cargo xtask setup` puts it.
-    files.push(GuestFile {
-        there: paths.marker().join(LIBRARY_NAME).display().to_string(),
-        here: library,
-    });
     let tests: Vec<&str> = programs(chosen, &last).into_iter().collect();
     let mut binaries = STARTED.to_vec();
-    if guest.jvm {
+    if let Some(packaged) = &packaged {
+        let folder = cross::folder(paths, guest.processor, None);
+        files.extend(PROGRAMS.map(|name| GuestFile {
+            here: packaged.program(),
+            there: folder.join(name).display().to_string(),
+        }));
+    } else if guest.jvm {
         binaries.extend(PROGRAMS);
     }
     // One build for all programs: the features of shared dependencies depend on the chosen packages, and another choice
@@ -144,6 +151,18 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
         });
     }
     Ok(KernelTests { files, script })
+}
+
+/// The daemon, its client and the marker of the guest, which are those of the package where one is made for a foreign
+/// processor: nothing else runs them.
+fn packaged(paths: &Paths, processor: Processor) -> Result<Option<Unpacked>> {
+    if !processor.foreign() || !PACKAGED.contains(&processor) {
+        return Ok(None);
+    }
+    let plan = Plan::trial(paths, processor);
+    let made = dist(paths, &plan)?;
+    let worker = made.of(&WORKER, processor)?;
+    worker.unpack(&plan.out.join("unpacked")).map(Some)
 }
 
 /// The required features of a guest. Each has two nodes and may take processors offline.

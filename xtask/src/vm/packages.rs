@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::guest::Processor;
 use crate::process::{output, tail};
+use crate::processor::Processor;
 use crate::step::Step;
 
 const LIMIT: Duration = Duration::from_secs(1200);

@@ -7,10 +7,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::guest::{Guest, Processor};
+use super::guest::Guest;
 use super::packages;
 use crate::cross;
 use crate::paths::Paths;
+use crate::processor::Processor;
 use crate::step::{Stamp, Step, Steps};
 
 /// The emulator's suite: older ones hang with two nodes on riscv64.

@@ -8,16 +8,17 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use xtask::dist::product::{HISTORY, Product, WORKER};
+use xtask::dist::product::{HISTORY, WORKER};
 use xtask::dist::{Packed, REVISION, SUMS, VERSION};
 use xtask::paths::Paths;
 use xtask::process::output;
+use xtask::processor::Processor;
 use xtask::setup::validators;
 
-use crate::made;
+use crate::{history, made, worker};
 
 /// The package's files, unpacked by dpkg.
-fn unpacked(deb: &Path) -> Result<TempDir> {
+pub(crate) fn unpacked(deb: &Path) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     output(
         Command::new("dpkg-deb")
@@ -28,7 +29,7 @@ fn unpacked(deb: &Path) -> Result<TempDir> {
     Ok(folder)
 }
 
-fn field(deb: &Path, name: &str) -> Result<String> {
+pub(crate) fn field(deb: &Path, name: &str) -> Result<String> {
     Ok(
         output(Command::new("dpkg-deb").arg("--field").arg(deb).arg(name))?
             .trim()
@@ -39,7 +40,7 @@ fn field(deb: &Path, name: &str) -> Result<String> {
 #[test]
 fn every_file_is_summed_and_the_packages_agree_on_their_version() -> Result<()> {
     let made = made()?;
-    let folder = made.worker.deb.parent();
+    let folder = worker()?.deb.parent();
     let folder = folder.context("the package is in a folder")?;
     let checked = output(
         Command::new("sha256sum")
@@ -51,7 +52,8 @@ fn every_file_is_summed_and_the_packages_agree_on_their_version() -> Result<()> 
         "{checked}"
     );
     let version = format!("{VERSION}-{REVISION}");
-    for (product, packed) in made.packages() {
+    for packed in made.packages() {
+        let product = packed.product;
         ensure!(field(&packed.deb, "Package")? == product.name);
         ensure!(field(&packed.deb, "Version")? == version);
         let depends = format!("{} (= {version})", product.name);
@@ -76,11 +78,10 @@ fn every_file_is_summed_and_the_packages_agree_on_their_version() -> Result<()> 
 
 #[test]
 fn the_packages_have_no_file_in_common() -> Result<()> {
-    let made = made()?;
-    let both = names_in(&made.worker.deb)?;
-    let history = names_in(&made.history.deb)?;
+    let both = names_in(&worker()?.deb)?;
+    let history_has = names_in(&history()?.deb)?;
     let common: Vec<_> = both
-        .intersection(&history)
+        .intersection(&history_has)
         .filter(|name| !name.ends_with('/'))
         .collect();
     ensure!(common.is_empty(), "{common:?}");
@@ -91,11 +92,11 @@ fn the_packages_have_no_file_in_common() -> Result<()> {
         "usr/share/doc/smtt-history/HISTORY.md.gz",
         "usr/share/man/man1/smtt-history-serve.1.gz",
     ] {
-        ensure!(history.contains(name), "{name}: {history:?}");
+        ensure!(history_has.contains(name), "{name}: {history_has:?}");
     }
     // The program was the worker's until then, so dpkg must know which package has it now.
     for field_name in ["Breaks", "Replaces"] {
-        let said = field(&made.history.deb, field_name)?;
+        let said = field(&history()?.deb, field_name)?;
         ensure!(said == format!("smtt (<< {VERSION}-2)"), "{said}");
     }
     ensure!(REVISION >= 2, "the relations above are those of revision 2");
@@ -122,7 +123,8 @@ fn names(text: &str, prefix: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_tarballs_have_the_files_of_the_packages() -> Result<()> {
-    for (product, packed) in made()?.packages() {
+    for packed in made()?.packages() {
+        let product = packed.product;
         let tarball = output(Command::new("tar").arg("-tzf").arg(&packed.tarball))?;
         let tarball = names(&tarball, &format!("{}-{VERSION}/", product.name));
         let package = names_in(&packed.deb)?;
@@ -138,7 +140,8 @@ fn the_tarballs_have_the_files_of_the_packages() -> Result<()> {
 
 #[test]
 fn symbols_are_apart_and_belong_to_the_program() -> Result<()> {
-    for (product, packed) in made()?.packages() {
+    for packed in made()?.packages() {
+        let product = packed.product;
         let (files, symbols) = (unpacked(&packed.deb)?, unpacked(&packed.symbols)?);
         let path = files.path().join("usr/bin").join(product.name);
         let sections = output(Command::new("readelf").args(["-SW"]).arg(&path))?;
@@ -167,7 +170,8 @@ fn symbols_are_apart_and_belong_to_the_program() -> Result<()> {
 
 #[test]
 fn a_program_acts_as_the_one_by_whose_name_it_is_called() -> Result<()> {
-    for (product, packed) in made()?.packages() {
+    for packed in made()?.packages() {
+        let product = packed.product;
         let files = unpacked(&packed.deb)?;
         let folder = files.path().join("usr/bin");
         let found: BTreeSet<String> = fs::read_dir(&folder)?
@@ -192,7 +196,7 @@ fn a_program_acts_as_the_one_by_whose_name_it_is_called() -> Result<()> {
 
 #[test]
 fn the_worker_has_its_programs_as_arguments_too() -> Result<()> {
-    let files = unpacked(&made()?.worker.deb)?;
+    let files = unpacked(&worker()?.deb)?;
     let program = files.path().join("usr/bin/smtt");
     for (words, said) in [
         (["daemon", "--version"], format!("smtt-daemon {VERSION}")),
@@ -217,7 +221,7 @@ fn the_worker_has_its_programs_as_arguments_too() -> Result<()> {
 
 #[test]
 fn the_library_of_the_jar_is_the_one_that_the_daemon_knows() -> Result<()> {
-    let product = unpacked(&made()?.worker.deb)?;
+    let product = unpacked(&worker()?.deb)?;
     let library = fs::read(product.path().join("usr/lib/smtt/libsmtt_marker.so"))?;
     let jar = product.path().join("usr/lib/smtt/smtt-marker.jar");
     let copy = Command::new("python3")
@@ -238,11 +242,12 @@ fn the_bills_of_materials_are_valid_and_name_every_crate_whose_code_is_there() -
     let paths = Paths::find()?;
     validators::validators(&paths)?;
     let made = made()?;
-    for (product, packed) in made.packages() {
-        check_bill(&paths, product, packed).with_context(|| product.name)?;
+    for packed in made.packages() {
+        let product = packed.product;
+        check_bill(&paths, packed).with_context(|| product.name)?;
     }
-    let (worker, history) = (bill(&made.worker.bill)?, bill(&made.history.bill)?);
-    for (name, of_worker, of_history) in [
+    let (of_worker, of_history) = (bill(&worker()?.bill)?, bill(&history()?.bill)?);
+    for (name, worker_has, history_has) in [
         ("aya", true, false),
         ("aya-ebpf", true, false),
         ("smtt-marker-native", true, false),
@@ -255,8 +260,8 @@ fn the_bills_of_materials_are_valid_and_name_every_crate_whose_code_is_there() -
     ] {
         let has = |bill: &BTreeSet<(String, String)>| bill.iter().any(|(found, _)| found == name);
         ensure!(
-            (has(&worker), has(&history)) == (of_worker, of_history),
-            "{name}: {worker:?} {history:?}"
+            (has(&of_worker), has(&of_history)) == (worker_has, history_has),
+            "{name}: {of_worker:?} {of_history:?}"
         );
     }
     Ok(())
@@ -278,7 +283,7 @@ fn bill(file: &Path) -> Result<BTreeSet<(String, String)>> {
 /// shared dependencies are more than a program's own.
 const OF_THE_WORKSPACE: [&str; 2] = ["allocator-api2", "h2"];
 
-fn check_bill(paths: &Paths, product: &Product, packed: &Packed) -> Result<()> {
+pub(crate) fn check_bill(paths: &Paths, packed: &Packed) -> Result<()> {
     let judge = "
 import sys
 from cyclonedx.schema import SchemaVersion
@@ -293,7 +298,7 @@ sys.exit(str(error) if error else 0)";
     let named = bill(&packed.bill)?;
     // Messages of panics name the source file: crates of others that are in the program for certain.
     let files = unpacked(&packed.deb)?;
-    let bytes = fs::read(files.path().join("usr/bin").join(product.name))?;
+    let bytes = fs::read(files.path().join("usr/bin").join(packed.product.name))?;
     let seen = crates_in(&String::from_utf8_lossy(&bytes));
     ensure!(seen.len() > 40, "{seen:?}");
     let (named_too, missing): (Vec<_>, Vec<_>) =
@@ -303,7 +308,7 @@ sys.exit(str(error) if error else 0)";
         .filter(|(name, _)| !OF_THE_WORKSPACE.contains(&name.as_str()))
         .collect();
     ensure!(others.is_empty(), "the bill does not name {others:?}");
-    let licences = format!("usr/share/doc/{}/THIRD-PARTY.txt.gz", product.name);
+    let licences = format!("usr/share/doc/{}/THIRD-PARTY.txt.gz", packed.product.name);
     let licences = output(
         Command::new("gzip")
             .arg("-dc")
@@ -354,9 +359,7 @@ fn man_reads_every_page_without_a_complaint() -> Result<()> {
             6,
         ),
     ] {
-        let made = made()?.packages();
-        let packed = made.iter().find(|(other, _)| other.name == product.name);
-        let files = unpacked(&packed.context("a package")?.1.deb)?;
+        let files = unpacked(&made()?.of(product, Processor::X86)?.deb)?;
         let mut pages = BTreeSet::new();
         for section in sections {
             for page in fs::read_dir(files.path().join("usr/share/man").join(section))? {
@@ -408,7 +411,7 @@ fn without_emphasis(text: &str) -> String {
 
 #[test]
 fn bash_completes_commands_and_options() -> Result<()> {
-    let product = unpacked(&made()?.worker.deb)?;
+    let product = unpacked(&worker()?.deb)?;
     let file = product
         .path()
         .join("usr/share/bash-completion/completions/smtt-ctl");

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use xtask::dist::{REVISION, VERSION, dist};
+use xtask::dist::product::{HISTORY, WORKER};
+use xtask::dist::{Plan, REVISION, VERSION, dist};
 use xtask::paths::Paths;
+use xtask::processor::Processor;
 use xtask::setup;
 use xtask::spark::JAVA_OPTIONS;
 use xtask::vm::{Guest, GuestFile, Init, Machine, prepare, system};
 
-use crate::{made, plan};
+use crate::{history, worker};
 
 /// The machine whose kernel needs no more than the unit's capabilities.
 const GUEST: &str = "x86-6.12";
@@ -170,8 +172,10 @@ impl Said {
 fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<()> {
     let paths = Paths::find()?;
     setup::for_machines(&paths)?;
-    let first = made()?;
-    let second = dist(&paths, &plan(&paths, REVISION + 1))?;
+    let mut plan = Plan::trial(&paths, Processor::X86);
+    plan.revision += 1;
+    let second = dist(&paths, &plan)?;
+    let second = |product| second.of(product, Processor::X86);
     let guest = Guest::named(Some(GUEST))?.pop().context("the guest")?;
     let prepared = prepare(&paths, guest)?;
     let file = |here: &std::path::Path, there: &str| GuestFile {
@@ -182,10 +186,10 @@ fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<
         guest,
         prepared: &prepared,
         files: vec![
-            file(&first.worker.deb, "/smtt.deb"),
-            file(&second.worker.deb, "/smtt-next.deb"),
-            file(&first.history.deb, "/smtt-history.deb"),
-            file(&second.history.deb, "/smtt-history-next.deb"),
+            file(&worker()?.deb, "/smtt.deb"),
+            file(&second(&WORKER)?.deb, "/smtt-next.deb"),
+            file(&history()?.deb, "/smtt-history.deb"),
+            file(&second(&HISTORY)?.deb, "/smtt-history-next.deb"),
             file(&paths.fixture_jar(), "/fixture.jar"),
         ],
         disk: Some(system::disk(&paths)?),

@@ -1,0 +1,77 @@
+//! The packages for arm64, which are built on this machine: what is in them is for that processor. They run in an emulated
+//! machine, by `cargo xtask vm arm64-6.12`.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use tempfile::TempDir;
+use xtask::dist::{Plan, dist};
+use xtask::paths::Paths;
+use xtask::process::output;
+use xtask::processor::{PACKAGED, Processor};
+use xtask::setup::validators;
+
+use crate::contents::{check_bill, field};
+
+/// The processor of an ELF file, in readelf's words.
+fn machine(file: &Path) -> Result<String> {
+    let header = output(Command::new("readelf").arg("--file-header").arg(file))?;
+    let machine = header
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Machine:"));
+    Ok(machine.unwrap_or_default().trim().to_owned())
+}
+
+#[test]
+fn the_packages_are_for_the_processor_and_their_jar_for_all() -> Result<()> {
+    let paths = Paths::find()?;
+    validators::validators(&paths)?;
+    let made = dist(&paths, &Plan::trial(&paths, Processor::Arm))?;
+    ensure!(made.packages().len() == 2, "{made:?}");
+    for packed in made.packages() {
+        for deb in [&packed.deb, &packed.symbols] {
+            ensure!(field(deb, "Architecture")? == "arm64", "{}", deb.display());
+        }
+        let depends = field(&packed.deb, "Depends")?;
+        ensure!(depends.contains("libc6 (>= 2."), "{depends}");
+        let folder = TempDir::new()?;
+        packed.unpack(folder.path())?;
+        let program = folder.path().join("usr/bin").join(packed.product.name);
+        ensure!(machine(&program)? == "AArch64", "{}", machine(&program)?);
+        check_bill(&paths, packed)?;
+        if !packed.product.has_marker {
+            continue;
+        }
+        let unpacked = packed.unpack(folder.path())?;
+        ensure!(machine(&unpacked.library())? == "AArch64");
+        let libraries = TempDir::new()?;
+        output(
+            Command::new("python3")
+                .args(["-m", "zipfile", "--extract"])
+                .arg(unpacked.jar())
+                .arg(libraries.path()),
+        )?;
+        let of = |processor: Processor, name: &str| {
+            let folder = format!("native/linux-{}", processor.rust());
+            libraries.path().join(folder).join(name)
+        };
+        for processor in PACKAGED {
+            for name in ["libsmtt_marker.so", "libsmtt_thread_context.so"] {
+                let found = machine(&of(processor, name))?;
+                let wanted = match processor {
+                    Processor::Arm => "AArch64",
+                    _ => "Advanced Micro Devices X86-64",
+                };
+                ensure!(found == wanted, "{name} for {processor:?}: {found}");
+            }
+        }
+        // The daemon knows the marker by its bytes.
+        ensure!(
+            std::fs::read(of(Processor::Arm, "libsmtt_marker.so"))?
+                == std::fs::read(unpacked.library())?,
+            "the jar's library has other bytes"
+        );
+    }
+    Ok(())
+}
