@@ -217,7 +217,7 @@ section!(History, "history", {
 });
 
 section!(Log, "log", {
-    /// Level of the log: error, warn, info, debug or trace.
+    /// Level of the log: off, error, warn, info, debug or trace; or levels by module (warn,smtt_daemon=debug).
     level: String = "info".into();
     /// Form of its lines: text, or json (an object with time, level and message per line).
     format: String = "text".into();

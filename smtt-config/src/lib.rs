@@ -13,8 +13,8 @@ use std::time::Duration;
 use smtt_machine::damon::Pace;
 use smtt_machine::page_walks::PageWalkSettings;
 use smtt_model::cpu::{Overrides, describe};
+use smtt_model::log_levels::{LOG_LEVELS, log_levels};
 use smtt_model::state::Limits;
-use tracing_subscriber::filter::{LevelFilter, Targets};
 
 pub use self::file::{DEFAULT_FILE, default_text};
 use self::values::{Problem, absolute, bytes, count, duration, file_or_none, sha256, within};
@@ -219,27 +219,6 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
         .map_err(|(key, message)| wrong(file::line_of(text, key), format!("{key}: {message}")))
 }
 
-/// A level of the log, or levels by module (`warn,smtt_daemon=debug`). A single word that is no level would be a module,
-/// and everything of it would be logged: it is refused.
-#[must_use]
-pub fn log_levels(text: &str) -> Option<Targets> {
-    let level = |part: &str| {
-        part.parse::<LevelFilter>()
-            .ok()
-            .filter(|_| !part.is_empty())
-    };
-    text.split(',')
-        .map(str::trim)
-        .try_fold(Targets::new(), |levels, part| match part.split_once('=') {
-            // No spans in brackets: the programs have none.
-            Some((module, of)) if !module.is_empty() && !module.contains('[') => {
-                Some(levels.with_target(module, level(of)?))
-            }
-            Some(_) => None,
-            None => Some(levels.with_default(level(part)?)),
-        })
-}
-
 /// Reads a duration as configurations write it, as `10m`.
 #[must_use]
 pub fn duration_of(text: &str) -> Option<Duration> {
@@ -356,10 +335,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
     if log_levels(&file.log.level).is_none() {
         return Err((
             "log.level",
-            format!(
-                "{:?} is none of error, warn, info, debug, trace",
-                file.log.level
-            ),
+            format!("{:?} is none of {LOG_LEVELS}", file.log.level),
         ));
     }
     let limits = &file.limits;

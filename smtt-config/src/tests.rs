@@ -120,24 +120,6 @@ fn a_wrong_value_is_named_with_its_line_and_what_is_allowed() {
 }
 
 #[test]
-fn the_log_has_levels_by_module() {
-    use tracing_subscriber::filter::LevelFilter;
-    let levels = crate::log_levels("warn, smtt_daemon=debug,hyper=off").expect("levels");
-    for (module, level, is_logged) in [
-        ("smtt_daemon::ring", LevelFilter::DEBUG, true),
-        ("smtt_daemon", LevelFilter::TRACE, false),
-        ("hyper::proto", LevelFilter::ERROR, false),
-        ("axum", LevelFilter::WARN, true),
-        ("axum", LevelFilter::INFO, false),
-    ] {
-        let level = level.into_level().expect("not off");
-        assert_eq!(levels.would_enable(module, &level), is_logged, "{module}");
-    }
-    let levels = crate::log_levels("info").expect("a level");
-    assert_eq!(levels.default_level(), Some(LevelFilter::INFO));
-}
-
-#[test]
 fn every_rung_of_the_fault_ladder_can_be_forced() {
     for (name, hook) in [
         ("auto", FaultHook::Auto),

@@ -8,6 +8,7 @@ use crate::args::Arguments;
 use crate::{event_loop, journal};
 use clap::Parser;
 use smtt_config::LogFormat;
+use smtt_model::log_levels::{LOG_LEVELS, log_levels};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -78,9 +79,8 @@ fn is_permission(cause: &(dyn std::error::Error + 'static)) -> bool {
 
 /// Starts the log on standard error.
 fn start_log(level: &str, format: LogFormat) -> Result<(), String> {
-    let levels = smtt_config::log_levels(level).ok_or_else(|| {
-        format!("log level {level:?} is not one of error, warn, info, debug, trace")
-    })?;
+    let levels = log_levels(level)
+        .ok_or_else(|| format!("log level {level:?} is not one of {LOG_LEVELS}"))?;
     // aya's log records arrive through the log crate.
     let _ = tracing_log::LogTracer::init();
     let journal = journal::is_journal();

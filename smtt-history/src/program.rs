@@ -23,6 +23,7 @@ use crate::serve::{Listen, Settings, run as run_server};
 use crate::workers::Files as WorkerFiles;
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
+use smtt_model::log_levels::{LOG_LEVELS, log_levels};
 use smtt_web::Files;
 use tracing_subscriber::filter::{self, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -33,7 +34,14 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let asked = std::env::var("SMTT_LOG").ok();
-    let asked = asked.and_then(|levels| levels.parse().ok());
+    let asked = match asked.as_deref().map(|text| (text, log_levels(text))) {
+        Some((text, None)) => {
+            eprintln!("smtt-history: SMTT_LOG={text:?} is not one of {LOG_LEVELS}");
+            return ExitCode::from(2);
+        }
+        Some((_, asked)) => asked,
+        None => None,
+    };
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);

@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod decode;
 pub mod glob;
 pub mod ledger;
+pub mod log_levels;
 pub mod postmortem;
 pub mod protocol;
 pub mod readings;

@@ -204,7 +204,7 @@ pub fn dist(paths: &Paths, plan: &Plan) -> Result<Made> {
         Ok(())
     })?;
     let made = Made(made);
-    sums(&plan.out, &made.files())?;
+    sums(&plan.out)?;
     for file in made.files() {
         println!("{:>12}  {}", size(&file)?, file.display());
     }
@@ -399,9 +399,11 @@ fn tar(tree: &Path, name: &str, to: &Path, time: u64, is_small: bool) -> Command
     command
 }
 
-/// Writes the check sums in the form of `sha256sum --check`.
-fn sums(out: &Path, files: &[PathBuf]) -> Result<()> {
-    let names: Vec<_> = files.iter().filter_map(|file| file.file_name()).collect();
+/// Writes the check sums in the form of `sha256sum --check`: of all files there, also those that another call made.
+fn sums(out: &Path) -> Result<()> {
+    let files = tree::files(out)?;
+    let names = files.iter().filter_map(|file| file.file_name());
+    let names: Vec<_> = names.filter(|name| *name != SUMS).collect();
     let text = output(Command::new("sha256sum").args(names).current_dir(out))?;
     fs::write(out.join(SUMS), text)
         .with_context(|| format!("cannot write {SUMS} in {}", out.display()))

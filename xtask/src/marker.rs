@@ -64,7 +64,7 @@ pub fn build(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
 /// Builds a jar that also runs on other processors: with the libraries of each, under the processor's name.
 ///
 /// # Errors
-/// When a tool is missing or fails, or a probe pad does not begin with its nop.
+/// When a tool is missing or fails, a probe pad does not begin with its nop, or a hook does not fit.
 pub fn build_jar_for(
     root: &Path,
     jars: &Path,
@@ -75,7 +75,9 @@ pub fn build_jar_for(
     for bundled in libraries {
         check_pads(&bundled.marker)?;
     }
-    build_jar(root, jars, out_dir, libraries)
+    let jar = build_jar(root, jars, out_dir, libraries)?;
+    check_hooks(&jar, jars)?;
+    Ok(jar)
 }
 
 /// Builds this machine's libraries. The marker's own gets its place in `out_dir`.

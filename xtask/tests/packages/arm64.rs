@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use tempfile::TempDir;
+use xtask::dist::product::WORKER;
 use xtask::dist::{Plan, dist};
 use xtask::paths::Paths;
 use xtask::process::output;
@@ -37,14 +38,28 @@ fn machine(file: &Path) -> Result<String> {
 fn the_packages_are_for_the_processor_and_their_jar_for_all() -> Result<()> {
     let paths = Paths::find()?;
     validators::validators(&paths)?;
-    let made = dist(&paths, &Plan::trial(&paths, Processor::Arm))?;
-    ensure!(made.packages().len() == 2, "{made:?}");
+    let mut plan = Plan::trial(&paths, Processor::Arm);
+    plan.processors = PACKAGED.to_vec();
+    plan.out.set_file_name("both");
+    let made = dist(&paths, &plan)?;
+    ensure!(made.packages().len() == 4, "{made:?}");
+    let folders = PACKAGED.map(|_| TempDir::new());
+    let mut jars = Vec::new();
+    for (processor, folder) in PACKAGED.into_iter().zip(folders) {
+        let worker = made.of(&WORKER, processor)?.unpack(folder?.path())?;
+        jars.push(std::fs::read(worker.jar())?);
+    }
+    ensure!(jars[0] == jars[1], "the packages have different jars");
     let beside = [
         OF_THE_WORKSPACE.as_slice(),
         OF_THE_STANDARD_LIBRARY.as_slice(),
     ]
     .concat();
-    for packed in made.packages() {
+    let of_arm = made
+        .packages()
+        .iter()
+        .filter(|packed| packed.processor == Processor::Arm);
+    for packed in of_arm {
         for deb in [&packed.deb, &packed.symbols] {
             ensure!(field(deb, "Architecture")? == "arm64", "{}", deb.display());
         }

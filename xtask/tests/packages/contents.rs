@@ -48,7 +48,10 @@ fn every_file_is_summed_and_the_packages_agree_on_their_version() -> Result<()> 
             .current_dir(folder),
     )?;
     ensure!(
-        checked.matches(": OK").count() == made.files().len(),
+        made.files().iter().all(|file| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            checked.lines().any(|line| line == format!("{name}: OK"))
+        }),
         "{checked}"
     );
     let version = format!("{VERSION}-{REVISION}");
@@ -97,9 +100,8 @@ fn the_packages_have_no_file_in_common() -> Result<()> {
     // The program was the worker's until then, so dpkg must know which package has it now.
     for field_name in ["Breaks", "Replaces"] {
         let said = field(&history()?.deb, field_name)?;
-        ensure!(said == format!("smtt (<< {VERSION}-2)"), "{said}");
+        ensure!(said == "smtt (<< 0.1.0-2)", "{said}");
     }
-    ensure!(REVISION >= 2, "the relations above are those of revision 2");
     Ok(())
 }
 

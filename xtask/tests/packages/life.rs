@@ -73,14 +73,14 @@ fn steps(java: &str) -> Vec<(&'static str, String)> {
         ("history upgrade", format!(
             "before=$({history}); dpkg -i /smtt-history-next.deb && wait_for history / && after=$({history}) && echo \"pids $before $after\""
         )),
-        ("history purge", "touch /var/lib/private/smtt-history/kept; dpkg -P smtt-history; ! test -e /usr/bin/smtt-history && ! systemctl is-active --quiet smtt-history && ! systemctl cat smtt-history.service && ls /var/lib/private/smtt-history".to_owned()),
+        ("history purge", "touch /var/lib/private/smtt-history/kept; dpkg -P smtt-history; ! test -e /usr/bin/smtt-history && ! systemctl is-active --quiet smtt-history && ! systemctl cat smtt-history.service && ! test -L /etc/systemd/system/multi-user.target.wants/smtt-history.service && ls /var/lib/private/smtt-history".to_owned()),
         // A package as the former one, which had the program: dpkg must not have both own the file.
-        ("former", format!(
+        ("former",
             "mkdir -p /former/DEBIAN /former/usr/bin && ln -s smtt /former/usr/bin/smtt-history && \
-             printf 'Package: smtt\nVersion: {VERSION}-1\nArchitecture: all\nMaintainer: none <none@localhost>\nDescription: former\n' \
-             > /former/DEBIAN/control && dpkg-deb --build /former /former.deb && dpkg -i /former.deb"
-        )),
+             printf 'Package: smtt\nVersion: 0.1.0-1\nArchitecture: all\nMaintainer: none <none@localhost>\nDescription: former\n' \
+             > /former/DEBIAN/control && dpkg-deb --build /former /former.deb && dpkg -i /former.deb".to_owned()),
         ("history beside the former", "! dpkg -i /smtt-history.deb; dpkg-query -W -f '${db:Status-Status}\n' smtt-history".to_owned()),
+        ("upgrade of the former", "dpkg -i /smtt.deb && ! test -e /usr/bin/smtt-history && dpkg -P smtt && dpkg -i /former.deb".to_owned()),
         ("both", "dpkg -i /smtt.deb /smtt-history.deb && dpkg -S /usr/bin/smtt-history && test -z \"$(dpkg --verify)\" && smtt-history --version && smtt-ctl --version".to_owned()),
     ]
 }
@@ -314,6 +314,8 @@ fn check_history(said: &Said) -> Result<()> {
         refused.contains("breaks smtt") && !refused.trim_end().ends_with("\ninstalled"),
         "{refused}"
     );
+    let alone = said.ended("upgrade of the former", 0)?;
+    ensure!(alone.contains("install smtt-history"), "{alone}");
     let both = said.ended("both", 0)?;
     ensure!(
         both.contains("smtt-history: /usr/bin/smtt-history"),
