@@ -30,6 +30,8 @@ const NUMBERS_BYTES: usize = 100_000 * 8;
 /// How long the daemon may need to learn of a collection: it reads the number of begun collections with its tick, and
 /// moves arrive through the ring.
 const LEARNED: Duration = Duration::from_secs(30);
+/// Tasks of the second stage of a job that sorts in objects, as the application has partitions there.
+const REDUCERS: u64 = 4;
 
 /// Which memory on the heap has addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -426,14 +428,16 @@ impl Subject<'_> {
         self.run.open(&second)
     }
 
-    /// The only running task that started after the one that sorted; it waits at a gate.
+    /// The running task of the job after the one that sorted; it waits at a gate. The end of an earlier task may be
+    /// reported after the gate was reached, and the start of this one, too: a task of the sort's second stage is not taken
+    /// for it.
     fn running(&self) -> Result<u64> {
+        let last_of_sort = self.sorted + REDUCERS;
         let start = Instant::now();
         loop {
             let mut tasks = self.run.rows(&self.daemon, &["tasks"])?;
-            // The end of the earlier task and the start of this one may be reported a moment later.
             tasks.retain(|task| {
-                task["state"] == "running" && task["task_attempt_id"].as_u64() > Some(self.sorted)
+                task["state"] == "running" && task["task_attempt_id"].as_u64() > Some(last_of_sort)
             });
             if let [task] = tasks.as_slice() {
                 return number(task, "task_attempt_id");
