@@ -64,9 +64,9 @@ fn steps(java: &str) -> Vec<(&'static str, String)> {
         ("remove", "dpkg -r smtt; ! systemctl is-active --quiet smtt && ! pidof smtt-daemon && ! test -e /usr/bin/smtt-daemon && grep ^tick /etc/smtt/smtt.toml && ls -d /var/lib/smtt".to_owned()),
         // The job goes on without daemon, library and jar.
         ("finish", "touch /gates/cached.go /gates/scanned.go; wait_for test -s /application.status; cat /application.log; cat /application.status".to_owned()),
-        ("purge", "dpkg -P smtt; ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt*.deb' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'".to_owned()),
+        ("purge", "dpkg -P smtt; ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt*.deb' -not -path '/smtt-script*' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'".to_owned()),
         ("history", "dpkg -i /smtt-history.deb && test -z \"$(dpkg --verify smtt-history)\"; systemctl is-enabled smtt-history; systemctl is-active smtt-history; true".to_owned()),
-        ("history serves", "systemctl enable --now smtt-history && wait_for history /api/v1/applications && cat /answer".to_owned()),
+        ("history serves", "systemctl enable --now smtt-history && wait_for history /api/v1/applications && cat /answer && echo".to_owned()),
         ("history user", format!("pid=$({history}); stat -c '%u' /proc/$pid; sed -n 's/^CapEff:\\t//p' /proc/$pid/status; stat -L -c '%u %a' /var/lib/smtt-history")),
         ("history verify", "systemd-analyze verify smtt-history.service".to_owned()),
         ("history security", "systemd-analyze security --no-pager smtt-history.service | tail -n 1".to_owned()),
