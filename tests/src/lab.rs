@@ -32,6 +32,16 @@ pub fn quick_placement() -> Options {
     }
 }
 
+/// How transparent huge pages are set on this machine.
+///
+/// # Errors
+/// When the kernel does not say it.
+pub fn huge_pages() -> Result<String> {
+    let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")?;
+    let set = text.split(['[', ']']).nth(1);
+    Ok(set.context("no mode of transparent huge pages")?.to_owned())
+}
+
 /// All files and programs of one test. A failed test keeps them on the disk.
 #[derive(Debug)]
 pub struct SparkLab {

@@ -1,21 +1,26 @@
 //! What the history's advice predicts, tried: sick applications have their finding, and after its remedy it is gone and
 //! the time is saved. The paper's workloads, which are healthy, have next to none.
 //!
-//! What is saved is the difference of the times in which the finding's stages had tasks, of two runs. Only `cargo xtask test remedies`
-//! runs these tests: they measure time, and need the machine for themselves.
+//! What is saved is the difference of the times in which the finding's stages had tasks, of two runs; for a finding of a
+//! daemon that of the CPU times of tasks, as Spark counts them. Only `cargo xtask test remedies` runs these tests: they
+//! measure time, and need the machine for themselves.
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use smtt_history::advise::read::Log;
 use smtt_history::advise::{Advice, Finding, advise};
 use smtt_history::import::{Admission, import};
 use smtt_history::log::Bounds;
 use smtt_history::open::App;
+use smtt_model::advise::Saving;
 use smtt_tests::cgroup::CpuCgroup;
-use smtt_tests::lab::{LIMIT, SparkLab};
+use smtt_tests::json::{number, sum};
+use smtt_tests::lab::{LIMIT, SparkLab, huge_pages, quick_placement};
 use smtt_tests::skip::skip;
+use xtask::daemon::Daemon;
 use xtask::experiment::{fixture_step, names};
 use xtask::paths::DEMO_SPARK;
 use xtask::process::wait_for;
@@ -24,6 +29,10 @@ use xtask::step::Steps;
 
 /// Two executors with one core each.
 const CLUSTER: &str = "local-cluster[2,1,1024]";
+/// One executor with a core and a heap whose memory is touched for the first time as RDDs are cached.
+const LARGE_CLUSTER: &str = "local-cluster[1,1,6144]";
+/// MiB of each of two cached RDDs; both fit into the executor's storage memory.
+const CACHED_MIB: u64 = 1536;
 /// Runs of each application with its fault and without.
 const TIMES: usize = 5;
 /// Share of the savings that must lie in their interval.
@@ -185,14 +194,18 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, finding: &Finding, before: &Ran, after: &Ran) {
+    /// Adds a finding of the history: its stages' times before and after the remedy.
+    fn add_stages(&mut self, finding: &Finding, before: &Ran, after: &Ran) {
         let [before, after] = [before, after].map(|ran| ran.seconds(&finding.stage_name));
+        self.add(finding.rule, &finding.saving, before, after);
+    }
+
+    fn add(&mut self, rule: &str, saving: &Saving, before: f64, after: f64) {
         let saved = before - after;
-        let saving = finding.saving;
         let is_inside = saving.low <= saved && saved <= saving.high;
         println!(
             "{}: {before:.2} s, remedied {after:.2} s: {saved:.2} s saved, predicted {:.2} s ({:.2} to {:.2}){}",
-            finding.rule,
+            rule,
             saving.expected,
             saving.low,
             saving.high,
@@ -240,7 +253,7 @@ fn a_finding_is_gone_after_its_remedy() -> Result<()> {
     for time in 0..times()? {
         for fault in &FAULTS {
             match remedy(&lab, fault) {
-                Ok((finding, before, after)) => tally.add(&finding, &before, &after),
+                Ok((finding, before, after)) => tally.add_stages(&finding, &before, &after),
                 Err(error) => {
                     println!("{}: {error:#}", fault.rule);
                     wrong.push(format!("{} in round {time}", fault.rule));
@@ -290,9 +303,85 @@ fn a_slow_host_is_found_and_its_saving_is_true() -> Result<()> {
             .found("slow_host")
             .with_context(|| format!("no finding slow_host: {before:#?}"))?;
         ensure!(!after.still_has(finding), "still there: {after:#?}");
-        tally.add(finding, &before, &after);
+        tally.add_stages(finding, &before, &after);
     }
     drop(cluster);
+    tally.check()?;
+    lab.passed()
+}
+
+/// Runs an application that caches two RDDs, with further JVM options of its executor: the CPU time in seconds of the
+/// stages that made them, as Spark has it, and what the daemon expects to save by huge pages.
+fn cached_on_pages(
+    lab: &SparkLab,
+    daemon: &Daemon,
+    options: &str,
+    wanted: usize,
+) -> Result<(f64, Saving)> {
+    let mib = CACHED_MIB.to_string();
+    let application =
+        Application::java(&lab.paths, LARGE_CLUSTER, "Unread", &["48", &mib, "0", "1"])?
+            .conf("spark.rdd.compress", "false")
+            .conf("spark.executor.extraJavaOptions", options)
+            .both_compilers()
+            .with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.open("cached")?;
+    run.reach("read")?;
+    let id = run.submitted.application_id()?;
+    wait_for("the pages of both RDDs are examined", LIMIT, || {
+        let rows = run.rows(daemon, &["pages"])?;
+        let present = sum(&rows, "present_bytes");
+        Ok((present >= (2 * CACHED_MIB * 15) << 16).then_some(()))
+    })?;
+    let mut last = Value::Null;
+    let advice = wait_for("the advice about small pages", LIMIT, || {
+        last = daemon.json(&["advise", "--app", &id])?;
+        Ok((small_pages(&last).count() == wanted).then(|| last.clone()))
+    });
+    let advice = advice.with_context(|| format!("not {wanted} findings: {last:#}"))?;
+    let mut saving = Saving::default();
+    for finding in small_pages(&advice) {
+        saving.add(&serde_json::from_value(finding["saving"].clone())?);
+    }
+    let stages = run.submitted.rest("stages")?;
+    let made = stages.as_array().into_iter().flatten().filter(|stage| {
+        let name = stage["name"].as_str().unwrap_or_default();
+        name.starts_with("count at")
+    });
+    let times = made.map(|stage| number(stage, "executorCpuTime"));
+    let nanoseconds: u64 = times.collect::<Result<Vec<_>>>()?.into_iter().sum();
+    run.finish(&["read"])?;
+    Ok((nanoseconds as f64 / 1e9, saving))
+}
+
+/// The findings about small pages.
+fn small_pages(advice: &Value) -> impl Iterator<Item = &Value> {
+    let findings = advice["applications"][0]["findings"].as_array();
+    let findings = findings.into_iter().flatten();
+    findings.filter(|finding| finding["id"] == "small_pages")
+}
+
+#[test]
+fn small_pages_are_found_on_a_worker_and_their_saving_is_true() -> Result<()> {
+    let mode = huge_pages()?;
+    if mode != "madvise" {
+        return skip(
+            "madvise_huge_pages",
+            format!("transparent huge pages are set to {mode}: a JVM cannot choose"),
+        );
+    }
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let daemon = lab.daemon_with(&quick_placement())?;
+    let mut tally = Tally::default();
+    for _ in 0..times()? {
+        let heap = "-Xms6144m";
+        let (before, saving) = cached_on_pages(&lab, &daemon, heap, 2)?;
+        let remedied = format!("{heap} -XX:+UseTransparentHugePages");
+        let (after, _) = cached_on_pages(&lab, &daemon, &remedied, 0)?;
+        tally.add("small_pages", &saving, before, after);
+    }
+    drop(daemon);
     tally.check()?;
     lab.passed()
 }

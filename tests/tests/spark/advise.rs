@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::json::{number, sum};
-use smtt_tests::lab::{LIMIT, Run, SparkLab, quick_placement};
+use smtt_tests::lab::{LIMIT, Run, SparkLab, huge_pages, quick_placement};
 use smtt_tests::skip::skip;
 use smtt_tests::truth::same_storage;
 use xtask::daemon::Daemon;
@@ -149,13 +149,6 @@ fn what_is_cached_and_never_read_is_found_and_the_page_says_what_spark_says() ->
     run.finish(&["read"])?;
     drop(daemon);
     lab.passed()
-}
-
-/// How transparent huge pages are set on this machine.
-fn huge_pages() -> Result<String> {
-    let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")?;
-    let set = text.split(['[', ']']).nth(1);
-    Ok(set.context("no mode of transparent huge pages")?.to_owned())
 }
 
 /// Runs the application with further JVM options of the executors until its RDDs are at their final addresses; returns
