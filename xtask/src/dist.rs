@@ -50,7 +50,7 @@ pub struct Plan {
     pub profile: String,
     /// Number of this package of the version, the part after the hyphen of Debian's version.
     pub revision: u32,
-    /// Folder of the results.
+    /// Folder of the results, which has nothing else.
     pub out: PathBuf,
     /// The processors.
     pub processors: Vec<Processor>,
@@ -399,10 +399,11 @@ fn tar(tree: &Path, name: &str, to: &Path, time: u64, is_small: bool) -> Command
     command
 }
 
-/// Writes the check sums in the form of `sha256sum --check`: of all files there, also those that another call made.
+/// Writes the check sums in the form of `sha256sum --check`: of all files of the folder, also those of another call.
 fn sums(out: &Path) -> Result<()> {
     let files = tree::files(out)?;
-    let names = files.iter().filter_map(|file| file.file_name());
+    let files = files.iter().filter(|file| file.is_file());
+    let names = files.filter_map(|file| file.file_name());
     let names: Vec<_> = names.filter(|name| *name != SUMS).collect();
     let text = output(Command::new("sha256sum").args(names).current_dir(out))?;
     fs::write(out.join(SUMS), text)

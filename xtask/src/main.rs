@@ -90,7 +90,7 @@ enum Task {
         /// Number of these packages of the version.
         #[arg(long, default_value_t = dist::REVISION, value_name = "NUMBER")]
         revision: u32,
-        /// Folder for the results (default: target/dist).
+        /// Folder for the results (default: target/packages).
         #[arg(long, value_name = "PATH")]
         out: Option<PathBuf>,
     },
@@ -167,7 +167,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             let plan = dist::Plan {
                 profile: profile.clone(),
                 revision: *revision,
-                out: out.clone().unwrap_or_else(|| paths.target.join("dist")),
+                out: out.clone().unwrap_or_else(|| paths.target.join("packages")),
                 processors: PACKAGED.into_iter().filter(is_wanted).collect(),
             };
             dist::dist(&paths, &plan).map(drop)

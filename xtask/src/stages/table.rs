@@ -227,7 +227,7 @@ pub const STAGES: [Stage; 18] = [
     },
     Stage {
         name: "arm64",
-        about: "the packages for arm64; on an emulated machine the daemon and the marker that are in them, with a traced JVM",
+        about: "packages for arm64, built as tests are; on an emulated machine the daemon and the marker of them, with a traced JVM",
         // Its programs are built for it alone, which takes longer than its tests.
         lane: Lane::ByName,
         root: true,
