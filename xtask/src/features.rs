@@ -51,6 +51,10 @@ pub const ALL: &[(&str, &str)] = &[
         "a memory controller of cgroups, version 1 or 2",
     ),
     ("cpu_cgroup", "a CPU controller of cgroups, version 1 or 2"),
+    (
+        "cheap_huge_pages",
+        "memory that costs less to touch on huge pages than on small ones",
+    ),
     ("damon", "DAMON in the kernel"),
     ("free_damon", "DAMON that no other program uses"),
     ("processor_switch", "a CPU that the test may take offline"),

@@ -306,8 +306,9 @@ fn small(rdd: &Rdd<'_>, view: &View, around: &Surroundings) -> Option<Finding> {
                 estimated: true,
             };
             let computed = format!(
-                "{} page faults of {}: a huge page has one for 512; clearing memory takes 0.1 to 0.4 us of each and remains. \
-                 Page walks come on top",
+                "{} page faults of {}: a huge page has one for 512; clearing memory takes 0.1 to 0.2 us of each and remains. \
+                 Nothing is saved where huge pages are not free, or a virtual machine's host gives memory only as it is \
+                 touched. Page walks come on top",
                 units::count(faults),
                 time.words()
             );
