@@ -1,9 +1,9 @@
 //! `smtt-ctl memory`: where the memory of each executor is, with a bar, its control group, limits and peaks.
 
-use smtt_model::sort::small::{sort_by, sort_by_key};
 use std::fmt::Write as _;
 
 use smtt_model::rows::{CgroupRow, Listing, MemoryPart, MemoryRow};
+use smtt_model::sort::small::{sort_by, sort_by_key};
 use smtt_model::units;
 
 use super::args::Query;

@@ -3,13 +3,13 @@
 pub(super) mod of_workers;
 
 use crate::users;
-use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use smtt_model::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
 use smtt_model::rows::{ExecutorKind, ExecutorRow, RddGroupRow};
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::args::{By, Filters};

@@ -1,6 +1,5 @@
 //! `smtt-ctl top`: live view of the listings.
 
-use smtt_model::sort::small::sort_by_key;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::pin::pin;
@@ -14,6 +13,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 use serde_json::{Map, Value};
 use smtt_model::protocol::Status;
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::args::Filters;

@@ -1,7 +1,6 @@
 //! Advice for each application: the rules' input, and the surroundings of its executors. It is the answer of
 //! `/v1/advise`, a part of the history, and the findings among the metrics.
 
-use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +9,7 @@ use smtt_model::advise::{Advice, View, advise};
 use smtt_model::rows::{
     ApplicationKey, ExecutorKind, ExecutorRow, ExecutorState, Filter, PageWalkRow, PagesBy, RddRow,
 };
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
 
 use crate::shared::Shared;

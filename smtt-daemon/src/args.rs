@@ -18,7 +18,7 @@ pub struct Arguments {
     /// Web configuration of Prometheus exporters (TLS, users, headers), instead of the configured one.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
-    /// Level of the log: error, warn, info, debug, trace, or levels by module (warn,smtt_daemon=debug).
+    /// Level of the log: off, error, warn, info, debug, trace, or levels by module (warn,smtt_daemon=debug).
     #[arg(long = "log.level", value_name = "LEVEL", env = "SMTT_LOG")]
     pub log_level: Option<String>,
     /// Form of the log's lines, instead of the configured one.

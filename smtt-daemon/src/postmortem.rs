@@ -7,7 +7,6 @@
 pub mod keeper;
 mod watch;
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_machine::deaths::{KernelLog, program};
 use smtt_machine::memory::is_there;
 use smtt_model::postmortem::{Case, judge};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::{Child, ChildEnd, Noted};
 
 use self::keeper::Keeper;

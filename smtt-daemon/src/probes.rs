@@ -22,7 +22,6 @@ mod table;
 mod tables;
 mod wire;
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +36,7 @@ use smtt_config::{FaultHook, ProbeSettings};
 use smtt_machine::page_walks::{NotMeasured, Wanted};
 use smtt_machine::proc;
 use smtt_model::readings::{PageWalkReadings, Readings};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
 

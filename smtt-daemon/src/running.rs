@@ -4,7 +4,6 @@
 //! read, because an executor may make a read of its files wait. At most [`THREADS_PER_ROUND`] threads are read in a round;
 //! with more tasks each is read less often.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use smtt_common::settings::executor_pid;
 use smtt_machine::accounts::{Accounts, memory};
 use smtt_machine::clock::now_boot_ns;
 use smtt_machine::proc::Handle;
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::TaskReading;
 
 use crate::helpers::JobLimits;

@@ -5,12 +5,12 @@
 //! comes back later is dropped, and the caller does not wait for that executor again for a while. The time of a reading
 //! counts from when its helper begins it: that a busy machine runs a helper late is not the executor's doing.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::helpers::{Helpers, JobLimits};
+use smtt_model::sort::small::Gather as _;
 
 /// The caller waits for no executor that was late, for this time; it doubles while the executor stays late.
 const PAUSE: Duration = Duration::from_secs(1);

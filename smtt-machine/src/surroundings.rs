@@ -1,11 +1,11 @@
 //! Reads the surroundings of the executors: settings of the kernel, nodes, swap, and the options of each JVM.
 
-use smtt_model::sort::small::Gather as _;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use smtt_model::advise::surroundings::{Process, Surroundings};
+use smtt_model::sort::small::Gather as _;
 
 use crate::cpu::list;
 use crate::proc::stat;

@@ -14,7 +14,6 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use crate::sort::small::{Gather as _, sort_by};
 use std::collections::BTreeSet;
 
 pub use saving::Saving;
@@ -22,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use surroundings::Surroundings;
 
 use crate::rows::{ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow};
+use crate::sort::small::{Gather as _, sort_by};
 use crate::state::{FaultFigures, Measured};
 
 /// Maximum number of findings of one rule for one application; further ones are counted.

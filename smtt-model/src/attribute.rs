@@ -4,7 +4,6 @@
 //! between two collections, for memory on the Java heap. Counts are attributed by context; sampled addresses are the
 //! check (see [`Agreement`]).
 
-use crate::sort::small::sort_by_key;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rangemap::RangeMap;
@@ -13,6 +12,7 @@ use smtt_common::context::{Access, Activity, HOT_FIELD_MASK, Region};
 use smtt_common::counter::ContextKey;
 
 use crate::sizes::{tree_bytes, tree_entry_bytes};
+use crate::sort::small::sort_by_key;
 
 /// Key of an RDD in every table: an id, no RDD, or the overflow row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,7 +3,6 @@
 
 pub mod trace;
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +11,7 @@ use smtt_common::event::RecordHeader;
 
 use self::trace::{FollowCounts, TraceCounts};
 use crate::decode::{DecodeError, Event, decode_cut};
+use crate::sort::small::Gather as _;
 
 /// Counts of the ring reader since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

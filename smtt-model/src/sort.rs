@@ -3,8 +3,9 @@
 mod pick;
 pub mod small;
 
-use crate::sort::small::sort_by;
 use std::cmp::Ordering;
+
+use crate::sort::small::sort_by;
 
 pub use self::pick::pick;
 

@@ -42,7 +42,6 @@ mod tick;
 mod unlisted_blocks;
 mod used;
 
-use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use smtt_common::counter::{COUNTERS, ExecutorCounters, FaultCounters};
@@ -53,6 +52,7 @@ use crate::attribute::{Claim, Names, RddKey, names};
 use crate::decode::{Event, Fact};
 use crate::ledger::AggregateCounts;
 use crate::readings::{Calibration, Readings};
+use crate::sort::small::Gather as _;
 
 use bytes::Caps;
 use rowless::Rowless;

@@ -77,7 +77,7 @@ pub struct Packed {
     pub bill: PathBuf,
 }
 
-/// The folder of an unpacked package of workers.
+/// The folder of an unpacked package; the files are those of workers.
 #[derive(Clone, Debug)]
 pub struct Unpacked(PathBuf);
 
@@ -306,8 +306,7 @@ impl Packed {
     /// When dpkg fails.
     pub fn unpack(&self, into: &Path) -> Result<Unpacked> {
         fresh(into)?;
-        let mut dpkg = Command::new("dpkg-deb");
-        output(dpkg.arg("--extract").arg(&self.deb).arg(into))?;
+        deb::extract(&self.deb, into)?;
         Ok(Unpacked(into.to_owned()))
     }
 }

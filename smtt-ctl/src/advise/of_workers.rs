@@ -1,10 +1,10 @@
 //! `smtt-ctl advise --cluster` as text: a finding that several workers have stands once, with the numbers of the worker
 //! where it costs most.
 
-use smtt_model::sort::small::sort_by;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::advise::{Advice, ApplicationAdvice, Finding, RuleOutcome};
+use smtt_model::sort::small::sort_by;
 
 use super::{WIDTH, bold, finding_text, push, same_remedies, title, wrapped};
 use crate::Output;

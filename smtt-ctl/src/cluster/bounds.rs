@@ -1,9 +1,9 @@
 //! The room for what workers send to one question, shared max-min fairly: small answers leave their rest to large ones,
 //! and where the room is full the largest answer gives way.
 
-use smtt_model::sort::small::sort_by_key;
 use std::fmt;
 
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 /// Bytes of the answers of all workers to one question.

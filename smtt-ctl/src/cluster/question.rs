@@ -1,6 +1,5 @@
 //! One question to all workers at the same time: the bytes of their answers within the room, those of each daemon once.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use smtt_model::protocol::Answered;
+use smtt_model::sort::small::Gather as _;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 

@@ -1,7 +1,6 @@
 //! The reports of all workers as one for each application: executors with their worker, RDDs added up, totals that
 //! equal the parts.
 
-use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -11,6 +10,7 @@ use smtt_model::rows::{
     ApplicationKey, ExecutorId, ExecutorRow, GroupBy, Listing, RddGroupRow, RddRow, StageRow,
     Summary, TaskRow, rdd_groups,
 };
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::state::FaultFigures;
 
 use super::Cluster;

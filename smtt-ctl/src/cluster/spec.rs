@@ -1,6 +1,5 @@
 //! The workers of a cluster: a list of hosts, Prometheus' file of targets, or a name in DNS.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use smtt_model::sort::small::Gather as _;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 

@@ -4,11 +4,11 @@
 //! rumen knows tasks that map and tasks that reduce. Tasks of the last stage of a job with several stages are its
 //! reducers, all others its mappers.
 
-use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use smtt_model::rows::{Series, StageRow, TaskRow, UsedRow};
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::state::TaskState;
 
 use super::Known;

@@ -1,6 +1,5 @@
 //! The page of an application on all workers of a cluster. What workers send is bounded before it is on the page.
 
-use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,6 +9,7 @@ use smtt_model::protocol::{Histories, ListQuery, Status};
 use smtt_model::rows::{
     ApplicationKey, ExecutorId, HistoryRow, Listing, PagesRow, RddRow, StageRow, TaskRow,
 };
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::state::history::{INTERVAL_NS, NODES_MAX, POINTS_MAX, Point, RDDS_MAX, STAGES_MAX};
 
 use super::{Asked, Facts, OfWorker, file_names, folder, shortened, write};

@@ -1,9 +1,9 @@
 //! Tables of RDDs: memory, placement and cost.
 
-use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use smtt_model::rows::{FigureRow, Number, RddOverExecutors as Rdd, RddRow, made_at};
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::document::no_walks;

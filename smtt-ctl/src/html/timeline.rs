@@ -1,10 +1,10 @@
 //! Histories of several executors on one time axis, as series that stack.
 
-use smtt_model::sort::small::sort_by;
 use std::collections::BTreeMap;
 
 use smtt_model::protocol::Histories;
 use smtt_model::rows::HistoryRow;
+use smtt_model::sort::small::sort_by;
 use smtt_model::state::history::{Point, RddPoint};
 use smtt_model::units;
 

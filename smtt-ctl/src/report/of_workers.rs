@@ -1,11 +1,11 @@
 //! `smtt-ctl report --cluster`: each application as all workers see it.
 
-use smtt_model::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use smtt_model::protocol::{ListQuery, REPORT_ROWS};
 use smtt_model::rows::RddGroupRow;
+use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::{classes, groups_text, heading, section_of, title};

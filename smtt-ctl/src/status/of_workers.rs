@@ -1,11 +1,11 @@
 //! `smtt-ctl status --cluster`: a row for each worker, and what is degraded where.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use smtt_model::protocol::{ListQuery, Status};
 use smtt_model::rows::{Listing, Summary};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::units;
 
 use crate::client::Client;

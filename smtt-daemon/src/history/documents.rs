@@ -1,7 +1,6 @@
 //! Documents of one application: its executors, their memory, stages, RDDs, places, deaths and findings, as this worker
 //! knows them now.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -9,6 +8,7 @@ use serde_json::json;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::ListQuery;
 use smtt_model::rows::{ApplicationKey, Filter, PagesBy};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::State;
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::REST;

@@ -1,10 +1,10 @@
 //! Findings of `advise` as metrics, so that alerts can rest on them.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::advise::Severity;
 use smtt_model::rows::Filter;
+use smtt_model::sort::small::Gather as _;
 
 use super::collect::Families;
 use super::keys::key_of;

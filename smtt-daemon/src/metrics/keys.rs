@@ -5,7 +5,6 @@
 //! to one key when it is seen; it never moves. So the keys of an application, `none` and `other` together always have
 //! what its executors have, and no counter falls when an RDD or an executor is forgotten.
 
-use smtt_model::sort::small::{Gather as _, sort_by};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -14,6 +13,7 @@ use smtt_model::attribute::RddKey;
 use smtt_model::cpu::FigureName;
 use smtt_model::decode::RddDescribed;
 use smtt_model::rows::reads_by_rdd;
+use smtt_model::sort::small::{Gather as _, sort_by};
 use smtt_model::state::{Executor, Meaning, MemoryHeld, Peak, State};
 
 use super::KeyLimits;

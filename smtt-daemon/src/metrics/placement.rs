@@ -1,9 +1,9 @@
 //! Metrics of the placement of bytes, and of the cost of measuring it.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use smtt_model::rows::{Figures, by_rdd};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::{ResolveCounts, State};
 
 use super::collect::Families;

@@ -4,7 +4,6 @@
 //! A suspend takes all CPUs but one offline and brings them back while the daemon is frozen, so the list of online CPUs
 //! is the same before and after. Each CPU therefore has an event that counts nothing: its time stops with the others.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use aya::programs::perf_event::{
 };
 use smtt_machine::perf::{Event, Of, Opening};
 use smtt_model::cpu::Encoding;
+use smtt_model::sort::small::Gather as _;
 
 use super::retries::Retries;
 use super::table;

@@ -21,7 +21,6 @@ mod pace;
 mod places;
 mod state;
 
-use smtt_model::sort::small::Gather as _;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -35,6 +34,7 @@ use aya::programs::UProbe;
 use nix::fcntl::OFlag;
 use smtt_machine::foreign::Mapped;
 use smtt_machine::proc::{Handle, Image};
+use smtt_model::sort::small::Gather as _;
 
 use self::inode::Page;
 use self::known::{Digest, Known, digest, hex};

@@ -1,7 +1,6 @@
 //! The owner of a process that the daemon makes an executor: its user and its cgroup, as the kernel reports them; and
 //! whose share an owner uses.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,6 +13,7 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use smtt_common::settings::Owner;
 use smtt_config::ProbeSettings;
 use smtt_machine::proc::Handle;
+use smtt_model::sort::small::Gather as _;
 use smtt_model::subordinate::{Block, SubordinateIds};
 
 use crate::subordinate::ShareOwners;

@@ -3,10 +3,10 @@
 //! lacks its process at two readings one after the other belongs to none: a new executor has its totals a moment before
 //! its process has a row.
 
-use smtt_model::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_common::settings::executor_pid;
+use smtt_model::sort::small::Gather as _;
 
 /// Most threads whose rows are removed at one reading.
 const THREADS_MAX: usize = 256;

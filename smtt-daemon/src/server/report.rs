@@ -1,10 +1,10 @@
 //! The answer of `/v1/report`: the first rows of each listing, by application.
 
-use smtt_model::sort::small::{Gather as _, sort_by_key};
 use std::collections::BTreeSet;
 
 use smtt_model::protocol::{ApplicationReport, REPORT_ROWS, Report};
 use smtt_model::rows::{ApplicationKey, Filter, RddRow};
+use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::state::State;
 
 use crate::parts::{Size, each_rows};

@@ -2,7 +2,6 @@
 //! of them, are a sorted run, compressed in pieces, and the answer merges the runs piece by piece. Many small runs become
 //! a larger one before, so that few pieces are open at once.
 
-use smtt_model::sort::small::sort_by;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::VecDeque;
@@ -10,6 +9,7 @@ use std::io;
 
 use serde::Serialize;
 use smtt_model::sort::Keys;
+use smtt_model::sort::small::sort_by;
 use zstd::bulk::{Compressor, Decompressor};
 
 /// Approximate bytes of one piece before it is compressed.

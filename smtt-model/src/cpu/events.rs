@@ -1,7 +1,8 @@
 //! From a row of the table, the kernel's generic events or the configuration to the events that are opened.
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
+
+use crate::sort::small::Gather as _;
 
 use super::encoding::{Encoding, Pmu};
 use super::identity::{Cpu, CpuId};

@@ -1,9 +1,10 @@
 //! The identity of a CPU: of the running machine, read from `/proc` and `/sys`, or of any other, given as text.
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+
+use crate::sort::small::Gather as _;
 
 use super::encoding::Pmus;
 use super::files::Files;

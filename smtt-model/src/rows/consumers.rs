@@ -1,10 +1,10 @@
 //! Consumers of a task's execution memory (writers, sorters, maps), by class.
 
-use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use crate::sort::small::Gather as _;
 use crate::state::{Memory, Task};
 
 /// Execution memory of all consumers of one class in one task.

@@ -1,6 +1,5 @@
 //! Executors as rows.
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use smtt_common::page_walk::WalkCounters;
 use super::consumers::by_class;
 use super::{ExecutorId, Filter, Listing, PageWalkRow, stages_of};
 use crate::attribute::Agreement;
+use crate::sort::small::Gather as _;
 use crate::state::{Executor, FaultFigures, State, TaskState, Trust, faults};
 
 /// Whether an executor's process is alive.

@@ -1,11 +1,11 @@
 //! Rows of RDDs added up: by query, plan node, call site, name or RDD, over executors.
 
-use crate::sort::small::sort_by_key;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::{ApplicationKey, RddRow};
+use crate::sort::small::sort_by_key;
 use crate::state::FaultFigures;
 
 /// What the RDDs of a group have in common.

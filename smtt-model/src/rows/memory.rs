@@ -1,12 +1,12 @@
 //! Where the memory of each executor is, as rows that add up.
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use smtt_common::event::memory::{MemoryFigure, PeakMetric};
 
 use super::{ExecutorId, ExecutorState, Filter, Listing};
+use crate::sort::small::Gather as _;
 use crate::state::{ChildKind, Executor, KernelMemory, MemoryUsage, Peaks, State};
 
 /// Memory of one executor.

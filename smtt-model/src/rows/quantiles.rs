@@ -1,12 +1,12 @@
 //! Stages in quantiles: how each figure is spread over the stage's tasks and over its executors.
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{ApplicationKey, ExecutorId, Filter, UsedRow};
 use crate::attribute::StageKey;
+use crate::sort::small::Gather as _;
 use crate::state::{Executor, Stage, State, Task, TaskState, Until, total};
 
 /// A figure over tasks or executors. Quantile `q` of `n` sorted values is the one at index `min(q * n, n - 1)`, as in

@@ -1,6 +1,5 @@
 //! RDDs and blocks as rows.
 
-use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{Doing, RddKey};
 use crate::decode::{Contents, RddDescribed};
 use crate::glob::matches;
+use crate::sort::small::Gather as _;
 use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
 /// The marker's hook that reports reads of cached blocks, and the class of that hook.

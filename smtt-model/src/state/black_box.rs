@@ -1,7 +1,6 @@
 //! What is kept of an executor so that its death can be explained: its memory over the last two minutes, the signals that
 //! it got, what ran out, and, from the moment of its end, the tasks that ran.
 
-use crate::sort::small::sort_by_key;
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use super::task::TaskState;
 use super::{Executor, MemoryHeld};
 use crate::attribute::StageKey;
 use crate::decode::{Event, Exhausted, Fact, OomKilled, ProcessEnd, SignalSent};
+use crate::sort::small::sort_by_key;
 
 /// Samples that are kept: one per second, two minutes.
 pub const SAMPLES: usize = 120;

@@ -1,6 +1,5 @@
 //! One executor: facts and counts under its key.
 
-use crate::sort::small::Gather as _;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters, UNATTRIBUTED_CLASSES};
@@ -27,6 +26,7 @@ use super::shares::Settled;
 use super::task::{TaskState, Tasks};
 use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey, StageKey};
 use crate::decode::ExecutorDescribed;
+use crate::sort::small::Gather as _;
 
 /// Time after a task's end, in nanoseconds, after which its remaining Spark pages are dropped: the facts that freed
 /// them were lost.

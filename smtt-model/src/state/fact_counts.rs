@@ -1,10 +1,10 @@
 //! Facts received from an executor, by kind.
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
 
 use super::bytes::tree_bytes;
 use crate::decode::Fact;
+use crate::sort::small::Gather as _;
 
 /// Facts received, by the name of the marker's entry point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

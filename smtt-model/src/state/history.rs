@@ -4,7 +4,6 @@
 //! the interval doubles: peaks stay, and the RDDs of a point add up to the memory at that moment. All histories
 //! together also have a limit ([`BYTES_MAX`]); the longest ones are thinned first.
 
-use crate::sort::small::sort_by_key;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +12,7 @@ use super::bytes::Caps;
 use super::figures::{NodeRow, PageSizeRow, Placed, by_rdd};
 use super::{Executor, SizesBy, State, TaskState};
 use crate::attribute::{RddKey, StageKey};
+use crate::sort::small::sort_by_key;
 
 /// Time between two points of a new history, in nanoseconds.
 pub const INTERVAL_NS: u64 = 2_000_000_000;

@@ -1,7 +1,8 @@
 //! Python workers: which task each one serves, and the most memory that was resident in a task's workers.
 
-use crate::sort::small::Gather as _;
 use std::collections::BTreeMap;
+
+use crate::sort::small::Gather as _;
 
 use super::Executor;
 use super::memory_usage::{ChildKind, KernelMemory};

@@ -5,7 +5,6 @@
 //!
 //! The executors of one user share its part in the same way by cgroup, once the kernel has reported their cgroups.
 
-use crate::sort::small::{Gather as _, sort_by_key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use smtt_common::settings::Owner;
 
 use super::bytes::Caps;
 use super::{Executor, Limits, State};
+use crate::sort::small::{Gather as _, sort_by_key};
 use crate::subordinate::SubordinateIds;
 
 /// A user by [`Executor::share`]; `None` stands for executors whose user is not known yet.

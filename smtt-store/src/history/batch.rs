@@ -1,10 +1,10 @@
 //! Buffers the rows of the next row group, column by column.
 
-use smtt_model::sort::small::sort_by;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::columns::{Kind, Table};
+use smtt_model::sort::small::sort_by;
 
 /// One value of a row.
 #[derive(Clone, Copy, Debug)]

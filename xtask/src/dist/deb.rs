@@ -151,6 +151,14 @@ impl Debian<'_> {
     }
 }
 
+/// Unpacks a Debian package, or one of symbols, into a folder.
+///
+/// # Errors
+/// When dpkg fails.
+pub fn extract(deb: &Path, into: &Path) -> Result<()> {
+    output(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(into)).map(drop)
+}
+
 /// All files below a folder, in the order of their names.
 fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();

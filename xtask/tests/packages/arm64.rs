@@ -66,14 +66,13 @@ fn the_packages_are_for_the_processor_and_their_jar_for_all() -> Result<()> {
         let depends = field(&packed.deb, "Depends")?;
         ensure!(depends.contains("libc6 (>= 2."), "{depends}");
         let folder = TempDir::new()?;
-        packed.unpack(folder.path())?;
+        let unpacked = packed.unpack(folder.path())?;
         let program = folder.path().join("usr/bin").join(packed.product.name);
         ensure!(machine(&program)? == "AArch64", "{}", machine(&program)?);
         check_bill(&paths, packed, &beside)?;
         if !packed.product.has_marker {
             continue;
         }
-        let unpacked = packed.unpack(folder.path())?;
         ensure!(machine(&unpacked.library())? == "AArch64");
         let libraries = TempDir::new()?;
         output(

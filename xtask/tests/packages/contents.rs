@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
+use xtask::dist::deb;
 use xtask::dist::product::{HISTORY, WORKER};
 use xtask::dist::{Packed, REVISION, SUMS, VERSION};
 use xtask::paths::Paths;
@@ -20,12 +21,7 @@ use crate::{history, made, worker};
 /// The package's files, unpacked by dpkg.
 pub(crate) fn unpacked(deb: &Path) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
-    output(
-        Command::new("dpkg-deb")
-            .arg("--extract")
-            .arg(deb)
-            .arg(folder.path()),
-    )?;
+    deb::extract(deb, folder.path())?;
     Ok(folder)
 }
 
