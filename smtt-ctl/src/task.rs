@@ -1,7 +1,9 @@
 //! `smtt-ctl task ID`: one task attempt, what it used, and how the use went over its life.
 
 use smtt_model::protocol::ListQuery;
-use smtt_model::rows::{FunctionsRow, HelperRow, Listing, Series, SplitsRow, TaskRow, UsedRow};
+use smtt_model::rows::{
+    FunctionsRow, HelperRow, Listing, OnCpuRow, Series, SplitsRow, TaskRow, UsedRow,
+};
 use smtt_model::units;
 
 use super::args::Filters;
@@ -76,7 +78,7 @@ pub(super) async fn run(
 }
 
 /// What no activity covers.
-const REST: &str = "user code and framework, below 1 ms";
+const REST: &str = "outside the spans (user code, framework)";
 const REST_WIDTH: usize = REST.len();
 
 /// One task as text, in lines of at most `width` columns.
@@ -176,6 +178,30 @@ fn functions_lines(functions: &FunctionsRow) -> Vec<String> {
             units::count(fetched.requests),
         ));
     }
+    if let Some(on_cpu) = &functions.on_cpu {
+        lines.extend(on_cpu_lines(on_cpu));
+    }
+    lines
+}
+
+/// What was sampled on CPUs, by activity.
+fn on_cpu_lines(on_cpu: &OnCpuRow) -> Vec<String> {
+    let title = format!("ON CPUS, {}", on_cpu.event);
+    let mut lines = vec![
+        String::new(),
+        format!("{title:REST_WIDTH$}  {:>8}  {:>10}", "SAMPLES", "SHARE"),
+    ];
+    lines.extend(on_cpu.activities.iter().map(|it| {
+        let percent = |share: f64| share * 100.0;
+        format!(
+            "{:REST_WIDTH$}  {:>8}  {:>8.1} %  ({:.1} to {:.1})",
+            it.activity,
+            units::count(it.samples),
+            percent(it.share),
+            percent(it.share_low),
+            percent(it.share_high),
+        )
+    }));
     lines
 }
 
@@ -255,7 +281,7 @@ fn sparkline(parts: &[u64]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use smtt_model::rows::{ActivityRow, FetchedRow};
+    use smtt_model::rows::{ActivityRow, FetchedRow, SampledActivityRow};
 
     use super::*;
 
@@ -301,6 +327,17 @@ mod tests {
                 bytes: 3 << 20,
                 ..FetchedRow::default()
             }),
+            on_cpu: Some(OnCpuRow {
+                event: "cycles".to_owned(),
+                samples: 200,
+                activities: vec![SampledActivityRow {
+                    activity: "insert".to_owned(),
+                    samples: 200,
+                    share: 1.0,
+                    share_low: 0.981,
+                    share_high: 1.0,
+                }],
+            }),
             ..FunctionsRow::default()
         };
         let row = TaskRow {
@@ -338,6 +375,8 @@ mod tests {
         assert!(text.contains(first), "{text}");
         let fetched = "fetched 3.0 MiB in 8 blocks from other executors, with 2 requests";
         assert!(text.contains(fetched), "{text}");
+        assert!(text.contains("ON CPUS, cycles"), "{text}");
+        assert!(text.contains("100.0 %  (98.1 to 100.0)"), "{text}");
         // No series is cut.
         assert_eq!(text.matches('…').count(), 1, "{text}");
     }

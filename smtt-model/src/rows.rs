@@ -31,7 +31,8 @@ use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use functions::{
-    ActivityRow, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, TASK, ThreadTimesRow,
+    ActivityRow, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow,
+    SampledActivityRow, TASK, ThreadTimesRow,
 };
 pub use groups::{GroupBy, RddGroupRow, rdd_groups};
 pub use history::HistoryRow;

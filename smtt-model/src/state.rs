@@ -88,7 +88,7 @@ pub use rdd::{Peak, Rdd};
 pub use reads::{NodeReads, ReadRate};
 pub use running::{Shown, TaskReading};
 pub use spark_page::{SparkPage, SparkPageKey};
-pub use task::{Stage, Task, TaskState, Tasks};
+pub use task::{SampledCycles, Stage, Task, TaskState, Tasks};
 pub use tick::Tick;
 pub use used::{Until, Used, UsedByTask};
 

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use serde_json::{Value, json};
-use smtt_model::rows::{ActivityRow, FetchRow, FunctionRow, FunctionsRow, HELPER, SplitsRow, TASK};
+use smtt_model::rows::{
+    ActivityRow, FetchRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow, SplitsRow, TASK,
+};
 use smtt_model::units;
 
 use super::Asked;
@@ -35,7 +37,7 @@ const ACTIVITIES: [(&str, &str); 16] = [
     ("", "p0"),
 ];
 /// What the activities do not cover.
-const REST: &str = "user code and framework, below 1 ms";
+const REST: &str = "outside the spans (user code, framework)";
 /// Height of a span in the picture, and of the room between two lanes.
 const ROW: usize = 14;
 const GAP: usize = 6;
@@ -121,6 +123,9 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
             (lanes(asked, functions))
             (fetch_lanes(functions))
             (activities(functions))
+            @if let Some(on_cpu) = &functions.on_cpu {
+                (sampled(on_cpu))
+            }
             @if let Some(thread) = &functions.thread {
                 h2 { "What its thread did" }
                 (bar("thread", "Times of the thread", functions.duration_ns, &[
@@ -359,6 +364,33 @@ fn activities(functions: &FunctionsRow) -> Markup {
             p.soft { "Helper threads: " bdi { (cut(&it.activity)) } " " (Cell::Nanoseconds(number(it.own_ns)).shown())
                 " in " (Cell::Count(number(it.spans)).shown()) " spans." }
         }
+    }
+}
+
+/// The shares of activities in what was sampled on CPUs.
+fn sampled(on_cpu: &OnCpuRow) -> Markup {
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let all = on_cpu.activities.iter().take(LANES);
+    html! {
+        h2 { "On CPUs, by activity" }
+        p.soft { (Cell::Count(number(on_cpu.samples)).shown()) " samples of " bdi { (cut(&on_cpu.event)) }
+            ", of all threads that worked for the task, however short a call was." }
+        div.wide tabindex="0" role="region" aria-label="On CPUs, by activity" { table.data id="on-cpu" {
+            thead { tr { th.words { "Activity" } th { "Samples" } th { "Share" } th { "95 % interval" } } }
+            tbody {
+                @for it in all {
+                    tr {
+                        th.words scope="row" {
+                            svg.key viewBox="0 0 1 1" aria-hidden="true" { rect class=(colour(&it.activity)) width="1" height="1" {} }
+                            bdi { (cut(&it.activity)) }
+                        }
+                        td { (Cell::Count(number(it.samples)).shown()) }
+                        td { (percent(it.share)) }
+                        td { (percent(it.share_low)) " to " (percent(it.share_high)) }
+                    }
+                }
+            }
+        } }
     }
 }
 

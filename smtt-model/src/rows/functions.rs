@@ -7,7 +7,9 @@ use smtt_common::event::used::{CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS};
 
 use crate::state::fetches::Request;
 use crate::state::functions::{Functions, Kept};
-use crate::state::{State, Task, Tasks, Until};
+use crate::state::{Meaning, SampledCycles, State, Task, Tasks, Until};
+
+use super::page_walks::DEVIATIONS;
 
 /// The thread that runs the task.
 pub const TASK: &str = "task";
@@ -15,7 +17,7 @@ pub const TASK: &str = "task";
 pub const HELPER: &str = "helper";
 
 /// Where the time of a task attempt went, by function.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FunctionsRow {
     /// Begin of the executor's task runner, in nanoseconds since boot; the report of the start where that is not known.
     pub begin_ns: u64,
@@ -24,13 +26,17 @@ pub struct FunctionsRow {
     /// Times of the activities on the task's own thread, the longest first. Functions of less than 1 ms are in none of
     /// them.
     pub activities: Vec<ActivityRow>,
-    /// What the activities do not cover, in nanoseconds: user code and framework, below 1 ms. Absent where the task's
+    /// What no span covers, in nanoseconds: user code, functions without spans, and calls below 1 ms. Absent where the task's
     /// own thread is not known, and while the task runs: a function that has not ended is in no activity yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest_ns: Option<u64>,
     /// The same duration by what the task's thread did; only of ended tasks whose accounts cover it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<ThreadTimesRow>,
+    /// The time on CPUs by activity, however short a call is. Absent where neither cycles nor a clock are sampled, and
+    /// before the first sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_cpu: Option<OnCpuRow>,
     /// Times of the activities on other threads that worked for the task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub helpers: Vec<ActivityRow>,
@@ -108,6 +114,32 @@ pub struct ActivityRow {
     pub own_ns: u64,
 }
 
+/// The time on CPUs by activity, from samples of all threads that worked for the task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OnCpuRow {
+    /// Sampled event: cycles of the processor, or a clock that stands in for them.
+    pub event: String,
+    /// Samples.
+    pub samples: u64,
+    /// Shares of the activities, which add up to 1, the largest first.
+    pub activities: Vec<SampledActivityRow>,
+}
+
+/// Share of one activity in what was sampled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SampledActivityRow {
+    /// Activity, as in docs/ATTRIBUTION.md.
+    pub activity: String,
+    /// Samples.
+    pub samples: u64,
+    /// Share of the event's counts.
+    pub share: f64,
+    /// Lower end of the share's 95 % interval, which rests on the number of samples (Wilson's).
+    pub share_low: f64,
+    /// Upper end of the interval.
+    pub share_high: f64,
+}
+
 /// What the task's thread did. The times add up to the duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadTimesRow {
@@ -148,6 +180,49 @@ pub struct FunctionRow {
 
 fn activity(code: u8) -> String {
     Activity(code).name().unwrap_or("other").to_owned()
+}
+
+/// The shares of activities in a task's sampled cycles.
+fn on_cpu(task: &Task, meaning: &Meaning) -> Option<OnCpuRow> {
+    let all = &task.cycles;
+    let samples = all.iter().map(|it| it.samples).sum::<u64>();
+    let events = all.iter().map(|it| it.events as f64).sum::<f64>();
+    if samples == 0 || events <= 0.0 {
+        return None;
+    }
+    let row = |it: &SampledCycles| {
+        let share = it.events as f64 / events;
+        let (share_low, share_high) = share_interval(share, samples as f64);
+        SampledActivityRow {
+            activity: activity(it.activity.0),
+            samples: it.samples,
+            share,
+            share_low,
+            share_high,
+        }
+    };
+    let mut activities: Vec<SampledActivityRow> = all.iter().map(row).collect();
+    sort_by(&mut activities, |a, b| {
+        b.share
+            .total_cmp(&a.share)
+            .then(a.activity.cmp(&b.activity))
+    });
+    Some(OnCpuRow {
+        event: meaning.channels[meaning.cycles()?].event.clone(),
+        samples,
+        activities,
+    })
+}
+
+/// Wilson's 95 % interval of a share that was seen in a number of samples.
+fn share_interval(share: f64, samples: f64) -> (f64, f64) {
+    let square = DEVIATIONS * DEVIATIONS;
+    let middle = share + square / (2.0 * samples);
+    let half =
+        DEVIATIONS * (share * (1.0 - share) / samples + square / (4.0 * samples * samples)).sqrt();
+    let whole = 1.0 + square / samples;
+    let (low, high) = ((middle - half) / whole, (middle + half) / whole);
+    (low.clamp(0.0, share), high.clamp(share, 1.0))
 }
 
 /// How a request ended.
@@ -280,6 +355,7 @@ impl State {
             activities,
             rest_ns: of_task.and(task.end_ns).map(|_| rest_ns),
             thread,
+            on_cpu: self.page_walks().and_then(|meaning| on_cpu(task, meaning)),
             helpers,
             spans,
             fetches,

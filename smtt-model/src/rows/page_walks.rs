@@ -11,7 +11,7 @@ use crate::readings::{Channel, ChannelFigure};
 use crate::state::{Distribution, Executor, Meaning, Points, State, Walks};
 
 /// Standard deviations on either side of a 95 % interval.
-const DEVIATIONS: f64 = 1.96;
+pub(super) const DEVIATIONS: f64 = 1.96;
 
 /// A number in a row: an integer for counts, a float for ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -302,11 +302,12 @@ impl Executor {
         self.tasks.joined(who.stage, used, now_ns, caps);
     }
 
-    /// Counts the growth of one context's sampled page walks.
+    /// Counts the growth of one context's sampled page walks. `cycles` is the channel of cycles, where there is one.
     pub(super) fn add_walks(
         &mut self,
         context: &ContextKey,
         growth: &WalkCounters,
+        cycles: Option<usize>,
         now_ns: u64,
         caps: &Caps,
     ) {
@@ -330,6 +331,10 @@ impl Executor {
         if let Some(id) = who.task {
             if let Some(mut task) = self.tasks.task(id, caps) {
                 task.add_walks(growth, who.rdd, now_ns, caps);
+                if let Some(of) = cycles {
+                    let (events, samples) = (growth.events[of], growth.samples[of]);
+                    task.add_cycles(who.doing.activity, events, samples, caps);
+                }
                 used = task.join(who.stage);
             } else {
                 self.tasks.tasks_over_cap.walks.add(growth);

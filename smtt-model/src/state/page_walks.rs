@@ -233,13 +233,14 @@ impl State {
         let mut meaning = self.page_walks.take().unwrap_or_default();
         meaning.update(readings);
         meaning.calibration.clone_from(&self.calibration);
+        let cycles = meaning.cycles();
         for (context, growth) in &readings.contexts {
             if self.expired_set.contains(&context.executor) {
                 self.other_walks.add(growth);
                 continue;
             }
             let known = self.change(context.executor, None, now_ns, |executor, caps| {
-                executor.add_walks(context, growth, now_ns, caps);
+                executor.add_walks(context, growth, cycles, now_ns, caps);
             });
             if known.is_none() {
                 self.other_walks.add(growth);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use smtt_common::context::Activity;
 use smtt_common::counter::FaultCounters;
 use smtt_common::page_walk::WalkCounters;
 
@@ -61,6 +62,17 @@ impl TaskState {
     }
 }
 
+/// Sampled cycles of a task in one activity, on all threads that work for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampledCycles {
+    /// Activity; a code without a name stands for all unknown ones.
+    pub activity: Activity,
+    /// Cycles: the event's counts from one sample to the next.
+    pub events: u64,
+    /// Number of samples.
+    pub samples: u64,
+}
+
 /// One task attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
@@ -106,6 +118,8 @@ pub struct Task {
     pub(super) tid: u32,
     /// Sampled page walks and cycles by RDD, until they are in the distributions.
     pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
+    /// Sampled cycles by activity.
+    pub cycles: Vec<SampledCycles>,
     last_active_ns: u64,
 }
 
@@ -117,6 +131,7 @@ impl HeapBytes for Task {
             + names.sum::<usize>()
             + vec_bytes(&self.rdds)
             + vec_bytes(&self.walks_by_rdd)
+            + vec_bytes(&self.cycles)
             + vec_bytes(&self.helpers)
             + self.splits.bytes()
             + self.functions.as_ref().map_or(0, |it| it.bytes())
@@ -153,6 +168,34 @@ impl Task {
         {
             // Beyond the limit samples stay in the task's own sum only.
             self.walks_by_rdd.push((rdd, *more));
+        }
+    }
+
+    /// Counts sampled cycles for an activity of the task. There are few activities, so the list is short.
+    pub(super) fn add_cycles(
+        &mut self,
+        activity: Activity,
+        events: u64,
+        samples: u64,
+        caps: &Caps,
+    ) {
+        if samples == 0 {
+            return;
+        }
+        if let Some(sum) = self.cycles.iter_mut().find(|it| it.activity == activity) {
+            sum.events = sum.events.saturating_add(events);
+            sum.samples = sum.samples.saturating_add(samples);
+            return;
+        }
+        // A full list doubles, and has four places at first.
+        let (len, capacity) = (self.cycles.len(), self.cycles.capacity());
+        let places = if len == capacity { len.max(4) } else { 0 };
+        if caps.admit(places * size_of::<SampledCycles>()) {
+            self.cycles.push(SampledCycles {
+                activity,
+                events,
+                samples,
+            });
         }
     }
 

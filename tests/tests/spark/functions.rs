@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -158,7 +160,7 @@ fn functions_are_what_the_application_measured() -> Result<()> {
         // The page has the same numbers.
         let page = get(port, &format!("/applications/{id}/tasks/{task}"))?;
         ensure!(
-            page.contains("user code and framework, below 1 ms"),
+            page.contains("outside the spans (user code, framework)"),
             "{page}"
         );
         ensure!(
@@ -172,5 +174,72 @@ fn functions_are_what_the_application_measured() -> Result<()> {
         waited.0 < 10 * MS || 2 * waited.1 >= waited.0,
         "{waited:?} ns"
     );
+    lab.passed()
+}
+
+/// What a task's row says of an activity on CPUs: its share, and the ends of the interval.
+fn on_cpu(row: &Value, name: &str) -> (f64, f64, f64) {
+    let all = row["functions"]["on_cpu"]["activities"].as_array();
+    let one = all.into_iter().flatten().find(|it| it["activity"] == name);
+    let figure = |field: &str| one.and_then(|it| it[field].as_f64()).unwrap_or(0.0);
+    (figure("share"), figure("share_low"), figure("share_high"))
+}
+
+#[test]
+fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
+    /// Share by which a sampled share may lie outside its interval: the hooks' own edges, and what the task does beside its
+    /// two phases.
+    const EDGE: f64 = 0.03;
+    let lab = SparkLab::new("4.0.5")?;
+    let options = Options {
+        toml: "[page_walks]\nevents = { cycles = \"cpu-clock\" }\nmax_samples_per_second = 1000\n"
+            .to_owned(),
+        ..Options::default()
+    };
+    let daemon = lab.daemon_with(&options)?;
+    let partitions = PARTITIONS.to_string();
+    let arguments = [&partitions, "60", COMPARISON_MS, FUNCTION_MS, "busy"];
+    let application =
+        Application::java(&lab.paths, LOCAL_CLUSTER, "Phases", &arguments)?.with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.open("begin")?;
+    run.reach("end")?;
+    let mut before = 0;
+    // The last samples come up to a second late.
+    let listed = wait_for("all samples of the tasks", LIMIT, || {
+        thread::sleep(Duration::from_millis(1500));
+        let rows = run.rows(&daemon, &["tasks"])?;
+        let samples = rows
+            .iter()
+            .filter_map(|row| row["functions"]["on_cpu"]["samples"].as_u64())
+            .sum();
+        let is_whole = std::mem::replace(&mut before, samples) == samples && samples > 0;
+        let ended = rows.iter().all(|row| row["used_until"] == "task_end");
+        Ok((is_whole && ended && rows.len() == PARTITIONS + 2).then_some(rows))
+    })?;
+    let measured = measured(&run.finish(&["end"])?)?;
+    ensure!(measured.len() == PARTITIONS, "{measured:?}");
+    for row in &listed {
+        let Some((sort, function)) = measured.get(&number(row, "task_attempt_id")?) else {
+            continue;
+        };
+        let on_cpu_row = &row["functions"]["on_cpu"];
+        let cpu_ns = number(row, "cpu_ns")? as f64;
+        println!("sort {sort} ns, function {function} ns of {cpu_ns} ns: {on_cpu_row}");
+        ensure!(on_cpu_row["event"] == "cpu-clock", "{on_cpu_row}");
+        let all = on_cpu_row["activities"].as_array();
+        let all = all.context("no activities")?.iter();
+        let shares: f64 = all.filter_map(|it| it["share"].as_f64()).sum();
+        ensure!((shares - 1.0).abs() < 1e-9, "{on_cpu_row}");
+        // The function is in no span: only samples tell it from the rest.
+        for (activity, truth_ns) in [("sort", sort), ("compute", function)] {
+            let truth = *truth_ns as f64 / cpu_ns;
+            let (share, low, high) = on_cpu(row, activity);
+            ensure!(
+                low - EDGE <= truth && truth <= high + EDGE,
+                "{activity}: {truth:.3} of the CPU time, sampled {share:.3} ({low:.3} to {high:.3})"
+            );
+        }
+    }
     lab.passed()
 }

@@ -95,7 +95,9 @@ async fn a_task_has_its_functions_and_their_names_are_text() {
         "shuffle_read_records": 123_456,
         "functions": {"begin_ns": 5, "duration_ns": 1_000_000_000, "rest_ns": 400_000_000,
             "fetched": {"requests": 40, "blocks": 41, "arrived_blocks": 42, "bytes": 43, "left_out": 38},
-            "activities": activities, "thread": {"cpu_ns": 250_000_000, "other_ns": 750_000_000}},
+            "activities": activities, "thread": {"cpu_ns": 250_000_000, "other_ns": 750_000_000},
+            "on_cpu": {"event": HOSTILE, "samples": 345, "activities": [
+                {"activity": "insert", "samples": 345, "share": 0.875, "share_low": 0.8125, "share_high": 1e300}]}},
         "splits": {"progress_by": HOSTILE, "measured_points": 4, "interpolated": [true, false, true], "series": series},
     });
     let mut spans = Batch::new(&FUNCTIONS);
@@ -143,7 +145,7 @@ async fn a_task_has_its_functions_and_their_names_are_text() {
     let (_, policy, text) = site.get(&format!("{path}?sort=-duration&span=0")).await;
     assert_eq!(policy, super::super::POLICY);
     for part in [
-        "user code and framework, below 1 ms",
+        "outside the spans (user code, framework)",
         "40.0 %",
         "60.0 %",
         "waiting for anything else",
@@ -154,6 +156,8 @@ async fn a_task_has_its_functions_and_their_names_are_text() {
         "class=\"p0 chosen\"",
         "aria-sort=\"descending\"",
         "&lt;script&gt;alert(1)",
+        "id=\"on-cpu\"",
+        "81.3 % to ",
         "id=\"fetches-lane\"",
         "id=\"fetches\"",
         "3.0 MiB",

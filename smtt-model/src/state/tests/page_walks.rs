@@ -478,3 +478,59 @@ fn rows_in_short_have_what_the_rules_use() {
     // Neither holds memory nor has blocks.
     assert_eq!(state.rdds_in_short(&Filter::default()), []);
 }
+
+#[test]
+fn cycles_of_a_task_are_divided_by_activity() {
+    let mut state = state();
+    tell(&mut state, 1, S, started(1, 3));
+    tell(&mut state, 1, S, started(2, 3));
+    let doing = |activity: u8, rdd| ContextKey {
+        activity,
+        ..context(1, 1, 3, Some(rdd))
+    };
+    let contexts = vec![
+        (doing(Activity::SORT.0, 7), walks(&[40, 9])),
+        // The same activity of another RDD.
+        (doing(Activity::SORT.0, 8), walks(&[20])),
+        (doing(Activity::COMPUTE.0, 7), walks(&[30])),
+        // Two codes that this version does not know.
+        (doing(200, 7), walks(&[6])),
+        (doing(201, 7), walks(&[4])),
+        // Walks alone are no time.
+        (doing(Activity::SPILL.0, 7), walks(&[0, 5])),
+    ];
+    let reading = Readings {
+        page_walks: Some(PageWalkReadings {
+            contexts,
+            ..big_core()
+        }),
+        ..readings(vec![])
+    };
+    state.add(&reading, 2 * S);
+    let on_cpu = |task| {
+        let one = Filter {
+            task: Some(task),
+            ..Filter::default()
+        };
+        let row = state.list_tasks(&one).rows.remove(0);
+        row.functions.expect("is known").on_cpu
+    };
+    let row = on_cpu(1).expect("was sampled");
+    assert_eq!((row.event.as_str(), row.samples), ("event of cycles", 100));
+    let shares: Vec<(&str, u64, f64)> = row
+        .activities
+        .iter()
+        .map(|it| (it.activity.as_str(), it.samples, it.share))
+        .collect();
+    assert_eq!(
+        shares,
+        [("sort", 60, 0.6), ("compute", 30, 0.3), ("other", 10, 0.1)]
+    );
+    // From a table of Wilson's intervals.
+    let sort = &row.activities[0];
+    assert!(
+        (sort.share_low - 0.5020).abs() < 1e-4 && (sort.share_high - 0.6906).abs() < 1e-4,
+        "{sort:?}"
+    );
+    assert_eq!(on_cpu(2), None, "nothing of it was sampled");
+}
