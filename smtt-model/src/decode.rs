@@ -212,6 +212,12 @@ pub struct ExecutorDescribed {
     pub missing_hook_names: String,
     /// Attempt of the application, where the cluster manager makes several; else empty.
     pub application_attempt_id: String,
+    /// Queue of the cluster manager in which the application runs; empty where it has none, as the names of Kubernetes.
+    pub queue: String,
+    /// Kubernetes namespace, as the executor claims it.
+    pub kubernetes_namespace: String,
+    /// Kubernetes pod, as the executor claims it.
+    pub kubernetes_pod: String,
 }
 
 /// Digits of the attempt of an application, at most.

@@ -135,8 +135,11 @@ pub const MARKER_FACTS: &[Schema] = &[
             "java_version",
             "missing_hook_names",
             "application_attempt_id",
+            "queue",
+            "kubernetes_namespace",
+            "kubernetes_pod",
         ],
-        string_limits: &[200, 250, 100, 200, 60, 60, 700, 60],
+        string_limits: &[200, 250, 100, 200, 60, 60, 700, 60, 90, 63, 128],
     },
     Schema {
         kind: Kind::THREAD_REGISTERED,

@@ -32,6 +32,8 @@ pub(super) struct Executor {
     /// Number of the user; empty until it is known.
     pub(super) user: String,
     application_name: String,
+    /// Queue, Kubernetes namespace and pod, container; empty where it has none.
+    place: [String; 4],
     described: bool,
     alive: bool,
     counters: ExecutorCounters,
@@ -61,6 +63,7 @@ pub(super) fn snapshot(state: &State) -> Vec<Executor> {
             user: executor.uid.map_or_else(String::new, |uid| uid.to_string()),
             application_name: described
                 .map_or_else(String::new, |said| said.application_name.clone()),
+            place: place(executor),
             described: described.is_some(),
             alive: executor.died_ns.is_none(),
             counters: executor.counters,
@@ -86,6 +89,20 @@ pub(super) fn snapshot(state: &State) -> Vec<Executor> {
         })
     };
     state.executors().iter().filter_map(executor).collect()
+}
+
+/// Where an executor runs: queue, Kubernetes namespace and pod, container.
+fn place(executor: &smtt_model::state::Executor) -> [String; 4] {
+    let said = executor.described.as_ref();
+    let container = executor.container_id().unwrap_or_default().to_owned();
+    said.map_or_else(Default::default, |said| {
+        [
+            said.queue.clone(),
+            said.kubernetes_namespace.clone(),
+            said.kubernetes_pod.clone(),
+            container,
+        ]
+    })
 }
 
 /// Every counter of an executor: metric, value of its last label (empty where it has none) and count.
@@ -363,9 +380,19 @@ fn executor_series(
         executor.names.executor_id.as_str(),
     );
     if executor.described {
+        let [queue, namespace, pod, container] = &executor.place;
         families.count(
             table::EXECUTOR_INFO,
-            &[application, user, &executor.application_name, id],
+            &[
+                application,
+                user,
+                &executor.application_name,
+                id,
+                queue,
+                namespace,
+                pod,
+                container,
+            ],
             1,
         );
     }

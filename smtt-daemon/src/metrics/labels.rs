@@ -28,7 +28,10 @@ impl Labels {
     /// otherwise a user could claim the ids of others and compare.
     pub(super) fn value(&self, label: &str, value: &str, user: &str, names: Names) -> String {
         match (label, names) {
-            ("application_name", Names::Hidden) => String::new(),
+            (
+                "application_name" | "queue" | "kubernetes_namespace" | "kubernetes_pod",
+                Names::Hidden,
+            ) => String::new(),
             ("rdd", Names::Hidden) if !matches!(value, "" | "none" | "other") => {
                 self.opaque(user, value)
             }
@@ -135,7 +138,9 @@ mod tests {
         );
         assert_ne!(id, other_user, "a claim of another user tells nothing");
         assert_eq!(hidden("application_id", ""), "");
-        assert_eq!(hidden("application_name", "payroll"), "");
+        for label in ["application_name", "queue", "kubernetes_pod"] {
+            assert_eq!(hidden(label, "payroll"), "");
+        }
         let rdd = hidden("rdd", "SELECT salary");
         assert!(rdd.starts_with("hidden-"), "{rdd}");
         for known in ["none", "other", ""] {

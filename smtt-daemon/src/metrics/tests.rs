@@ -71,6 +71,8 @@ pub(super) fn described(shared: &Shared, executor: u64, id: &str) {
     let described = ExecutorDescribed {
         application_id: "app-1".to_owned(),
         application_name: "Page \"Rank\"\\".to_owned(),
+        queue: "root.etl".to_owned(),
+        kubernetes_pod: "pagerank-exec-1".to_owned(),
         executor_id: id.to_owned(),
         ..ExecutorDescribed::default()
     };
@@ -202,7 +204,7 @@ fn the_text_format_has_every_figure() {
         (r#"smtt_probe_up{probe="fault"}"#, "1"),
         (r#"smtt_probe_up{probe="fork"}"#, "0"),
         (
-            r#"smtt_executor_info{application_id="app-1",user="1000",application_name="Page \"Rank\"\\",executor_id="0"}"#,
+            r#"smtt_executor_info{application_id="app-1",user="1000",application_name="Page \"Rank\"\\",executor_id="0",queue="root.etl",kubernetes_namespace="",kubernetes_pod="pagerank-exec-1",container_id=""}"#,
             "1",
         ),
         (

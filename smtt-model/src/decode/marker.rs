@@ -181,6 +181,9 @@ fn executor(fields: &Fields<'_>) -> ExecutorDescribed {
         java_version: fields.text("java_version"),
         missing_hook_names: fields.text("missing_hook_names"),
         application_attempt_id: fields.text("application_attempt_id"),
+        queue: fields.text("queue"),
+        kubernetes_namespace: fields.text("kubernetes_namespace"),
+        kubernetes_pod: fields.text("kubernetes_pod"),
     }
 }
 

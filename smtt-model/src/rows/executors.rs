@@ -63,6 +63,18 @@ pub struct ExecutorRow {
     pub claimed_twice: bool,
     /// Host as Spark names it.
     pub host: Option<String>,
+    /// YARN queue of the application, as the executor claims it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Kubernetes namespace of the executor, as it claims it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_namespace: Option<String>,
+    /// Kubernetes pod of the executor, as it claims it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_pod: Option<String>,
+    /// Container of the executor's process, from the kernel's name of its memory cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_id: Option<String>,
     /// Version of Spark in the executor.
     pub spark_version: Option<String>,
     /// Version of Java in the executor.
@@ -187,6 +199,11 @@ pub struct SpanRow {
     pub duration_ns: u64,
 }
 
+/// What an executor claims; `None` where it says nothing.
+fn claimed(said: Option<&String>) -> Option<String> {
+    said.filter(|said| !said.is_empty()).cloned()
+}
+
 impl State {
     /// Executors that the filter selects.
     #[must_use]
@@ -261,6 +278,10 @@ impl State {
             },
             claimed_twice,
             host: said.map(|said| said.host.clone()),
+            queue: claimed(said.map(|said| &said.queue)),
+            kubernetes_namespace: claimed(said.map(|said| &said.kubernetes_namespace)),
+            kubernetes_pod: claimed(said.map(|said| &said.kubernetes_pod)),
+            container_id: executor.container_id().map(str::to_owned),
             spark_version: said.map(|said| said.spark_version.clone()),
             java_version: said.map(|said| said.java_version.clone()),
             missing_hooks: said.map_or_else(Vec::new, |said| {

@@ -15,7 +15,7 @@ use super::heap::{Heap, Trust};
 use super::history::History;
 use super::memory::Memory;
 use super::memory_peaks::Peaks;
-use super::memory_usage::{Child, MemoryUsage};
+use super::memory_usage::{Child, MemoryUsage, container_id};
 use super::over_cap::OverCap;
 use super::page_walks::{LATE_NS, Meaning, Walks};
 use super::placement::{LastExamined, RangesId, Seen};
@@ -67,6 +67,9 @@ impl HeapBytes for ExecutorDescribed {
             &self.java_version,
             &self.missing_hook_names,
             &self.application_attempt_id,
+            &self.queue,
+            &self.kubernetes_namespace,
+            &self.kubernetes_pod,
         ]
         .into_iter()
         .map(String::capacity)
@@ -300,6 +303,13 @@ impl Executor {
             }
         }
         self.tasks.joined(who.stage, used, now_ns, caps);
+    }
+
+    /// Container of the executor's process, from the kernel's name of its memory cgroup.
+    #[must_use]
+    pub fn container_id(&self) -> Option<&str> {
+        let cgroup = self.usage.kernel.as_ref()?.cgroup.as_ref()?;
+        container_id(&cgroup.path)
     }
 
     /// Counts the growth of one context's sampled page walks. `cycles` is the channel of cycles, where there is one.

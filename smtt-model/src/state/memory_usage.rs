@@ -276,3 +276,49 @@ impl State {
         });
     }
 }
+
+/// The container whose cgroup has this path: an id of 64 hexadecimal digits (`/kubepods/pod.../ID`,
+/// `.../docker-ID.scope`), or a container of YARN (`/hadoop-yarn/container_...`).
+pub(super) fn container_id(path: &str) -> Option<&str> {
+    path.split('/').rev().find_map(|name| {
+        let name = name.strip_suffix(".scope").unwrap_or(name);
+        let is_yarn = name.strip_prefix("container_").is_some_and(|rest| {
+            rest.starts_with(|first: char| first == 'e' || first.is_ascii_digit())
+        });
+        let id = name.rsplit_once('-').map_or(name, |(_, id)| id);
+        let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match (is_yarn, is_id) {
+            (true, _) => Some(name),
+            (false, true) => Some(id),
+            (false, false) => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::container_id;
+
+    #[test]
+    fn containers_are_found_in_the_names_of_cgroups() {
+        let id = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+        for path in [
+            format!("kubepods/burstable/pod5f7b1a1e-6c1c-4c5b-9d35-8a8f6f6a1b0c/{id}"),
+            format!("kubepods.slice/kubepods-pod5f7b.slice/cri-containerd-{id}.scope"),
+            format!("system.slice/docker-{id}.scope"),
+            format!("machine.slice/libpod-{id}.scope/container"),
+        ] {
+            assert_eq!(container_id(&path), Some(id), "{path}");
+        }
+        let yarn = "container_e17_1410901177871_0001_01_000005";
+        assert_eq!(container_id(&format!("hadoop-yarn/{yarn}")), Some(yarn));
+        for path in [
+            "",
+            "user.slice/user-1000.slice/session-3.scope",
+            "container_",
+            &id[1..],
+        ] {
+            assert_eq!(container_id(path), None, "{path}");
+        }
+    }
+}

@@ -15,6 +15,8 @@ use smtt_tests::truth::agree;
 use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
+/// Pod of the executors.
+const POD: &str = "queries-exec-1";
 /// Attempt of the application.
 const ATTEMPT: &str = "2";
 
@@ -121,6 +123,10 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
         ("spark.eventLog.compress", "false"),
         // As YARN says it in cluster mode.
         ("spark.app.attempt.id", ATTEMPT),
+        ("spark.yarn.queue", "root.etl"),
+        // As Kubernetes has them.
+        ("spark.kubernetes.namespace", "analytics"),
+        ("spark.executorEnv.SPARK_EXECUTOR_POD_NAME", POD),
     ] {
         application = application.conf(key, value);
     }
@@ -135,6 +141,17 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
             );
         }
     }
+
+    let executors = run.rows(&daemon, &["executors"])?;
+    let mut own = executors.iter().filter(|row| row["kind"] == "executor");
+    ensure!(
+        own.all(|row| {
+            row["queue"] == "root.etl"
+                && row["kubernetes_namespace"] == "analytics"
+                && row["kubernetes_pod"] == POD
+        }),
+        "queue, namespace and pod are the executors': {executors:?}"
+    );
 
     let found = agree("jobs with their tasks", || {
         let queries = run.submitted.rest("sql?details=false&length=100")?;

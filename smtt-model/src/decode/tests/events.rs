@@ -153,7 +153,7 @@ fn page() -> impl Strategy<Value = (PageAllocated, PageFreed)> {
 }
 
 fn described() -> impl Strategy<Value = ExecutorDescribed> {
-    (any::<[u64; 6]>(), proptest::array::uniform8(text())).prop_map(|(words, strings)| {
+    (any::<[u64; 6]>(), proptest::array::uniform11(text())).prop_map(|(words, strings)| {
         let [
             application_id,
             application_name,
@@ -163,6 +163,9 @@ fn described() -> impl Strategy<Value = ExecutorDescribed> {
             java_version,
             missing_hook_names,
             application_attempt_id,
+            queue,
+            kubernetes_namespace,
+            kubernetes_pod,
         ] = strings;
         ExecutorDescribed {
             slots_address: words[0],
@@ -179,6 +182,9 @@ fn described() -> impl Strategy<Value = ExecutorDescribed> {
             java_version,
             missing_hook_names,
             application_attempt_id,
+            queue,
+            kubernetes_namespace,
+            kubernetes_pod,
         }
     })
 }

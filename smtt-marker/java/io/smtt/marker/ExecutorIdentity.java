@@ -87,10 +87,28 @@ final class ExecutorIdentity {
                 .text(Contract.EXECUTOR_DESCRIBED_JAVA_VERSION, System.getProperty("java.version"))
                 .text(Contract.EXECUTOR_DESCRIBED_MISSING_HOOK_NAMES, MissingHooks.names())
                 .text(Contract.EXECUTOR_DESCRIBED_APPLICATION_ATTEMPT_ID, attempt)
+                .text(Contract.EXECUTOR_DESCRIBED_QUEUE, conf.get("spark.yarn.queue", ""))
+                .text(Contract.EXECUTOR_DESCRIBED_KUBERNETES_NAMESPACE, namespace(conf))
+                .text(Contract.EXECUTOR_DESCRIBED_KUBERNETES_POD, pod())
                 .tell();
         known = true;
         Background.start();
         return true;
+    }
+
+    /** Name of the pod; empty outside Kubernetes. Spark names executors' pods to them, and a pod's host name is its name. */
+    private static String pod() {
+        String named = System.getenv("SPARK_EXECUTOR_POD_NAME");
+        if (named != null) {
+            return named;
+        }
+        String host = System.getenv("KUBERNETES_SERVICE_HOST") == null ? null : System.getenv("HOSTNAME");
+        return host == null ? "" : host;
+    }
+
+    /** Namespace of the pod; Spark's default is that of Kubernetes. */
+    private static String namespace(SparkConf conf) {
+        return pod().isEmpty() ? "" : conf.get("spark.kubernetes.namespace", "default");
     }
 
     private static String host(SparkEnv env) {

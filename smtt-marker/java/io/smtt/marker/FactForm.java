@@ -4,7 +4,7 @@ package io.smtt.marker;
 
 /** The form of every fact: words in order, then (where marked) address ranges, then strings, each with its limit in bytes. */
 enum FactForm {
-    EXECUTOR_DESCRIBED(1, "executorDescribed", "slots_address slot_count start_unix_ms heap_max_bytes missing_hooks flags", false, "application_id application_name executor_id host spark_version java_version missing_hook_names application_attempt_id", 200, 250, 100, 200, 60, 60, 700, 60),
+    EXECUTOR_DESCRIBED(1, "executorDescribed", "slots_address slot_count start_unix_ms heap_max_bytes missing_hooks flags", false, "application_id application_name executor_id host spark_version java_version missing_hook_names application_attempt_id queue kubernetes_namespace kubernetes_pod", 200, 250, 100, 200, 60, 60, 700, 60, 90, 63, 128),
     THREAD_REGISTERED(2, "threadRegistered", "slot_address tid generation", false, "thread_name", 128),
     THREAD_GONE(3, "threadGone", "slot_address tid generation", false, ""),
     RDD_DESCRIBED(4, "rddDescribed", "rdd_id partitions storage_level", false, "name call_site storage_level_text parents node node_id", 300, 400, 100, 600, 300, 40),
