@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`attackers`] | hostile programs and their victim |
 //! | [`application`] | applications that several tests run |
+//! | [`container`] | containers of the OCI form, without a registry |
 //! | [`export`] | exported applications, by Python's readers |
 //! | [`faults`] | page faults of executors as both sides count them, while no task runs |
 //! | [`heap`] | an application with recognisable memory of every kind, and whether it is where SMTT says |
@@ -29,6 +30,7 @@
 pub mod application;
 pub mod attackers;
 pub mod cgroup;
+pub mod container;
 #[cfg(target_arch = "x86_64")]
 pub mod export;
 pub mod faults;

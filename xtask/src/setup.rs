@@ -4,6 +4,7 @@
 //! reuses it.
 
 mod chromium;
+pub mod containers;
 mod debian;
 pub mod objects;
 pub mod openssh;
@@ -46,9 +47,9 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
         "set-up in {} (set SMTT_CACHE for another place)",
         paths.cache.display()
     );
-    // The demo has one version; Prometheus and OpenSSH are for the tests.
+    // The demo has one version; Prometheus, OpenSSH and containers are for the tests.
     let tests = versions.len() > 1;
-    let extra = usize::from(versions.contains(&DEMO_SPARK)) + 2 * usize::from(tests);
+    let extra = usize::from(versions.contains(&DEMO_SPARK)) + 3 * usize::from(tests);
     let mut steps = Steps::new(5 + versions.len() + extra);
     debian::packages(paths, &mut steps)?;
     toolchain::kernel_side(paths, &mut steps)?;
@@ -62,6 +63,7 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
     if tests {
         prometheus::step(paths, &mut steps)?;
         openssh::step(paths, &mut steps)?;
+        containers::step(paths, &mut steps)?;
     }
     marker_step(paths, &mut steps)?;
     fixture_step(paths, &mut steps)

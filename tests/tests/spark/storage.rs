@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use smtt_tests::application::storage;
 use smtt_tests::json::{list, number, text};
-use smtt_tests::lab::{Run, SparkLab};
+use smtt_tests::lab::SparkLab;
 use smtt_tests::truth::{same_storage, unless_collected};
 use smtt_tests::witness;
-use xtask::daemon::Daemon;
 
 /// Part of a range's bytes that must be the pattern; the rest is the serialiser's own and the last repetition.
 const PATTERN_SHARE: f64 = 0.95;
@@ -106,19 +106,22 @@ fn storage_memory_in_spark_4_3() -> Result<()> {
 }
 
 /// Reads every range of the named RDD's blocks and searches for the application's pattern.
-fn ranges_hold_the_pattern(daemon: &Daemon, run: &Run, name: &str, on_heap: bool) -> Result<usize> {
-    let pids: BTreeMap<String, u32> = run
-        .rows(daemon, &["executors"])?
+pub fn ranges_hold_the_pattern(
+    listed: &dyn Fn(&[&str]) -> Result<Vec<Value>>,
+    name: &str,
+    on_heap: bool,
+) -> Result<usize> {
+    let pids: BTreeMap<String, u32> = listed(&["executors"])?
         .iter()
         .map(|row| Ok((text(row, "executor_id")?, number(row, "pid")? as u32)))
         .collect::<Result<_>>()?;
-    let rdds = run.rows(daemon, &["rdds"])?;
+    let rdds = listed(&["rdds"])?;
     let rdd = rdds
         .iter()
         .find(|row| row["name"].as_str() == Some(name))
         .with_context(|| format!("no RDD {name} in {rdds:?}"))?;
     let rdd = number(rdd, "rdd_id")?.to_string();
-    let blocks = run.rows(daemon, &["blocks", "--rdd", &rdd])?;
+    let blocks = listed(&["blocks", "--rdd", &rdd])?;
     for block in &blocks {
         if block["on_heap"].as_bool() != Some(on_heap)
             || block["serialized"].as_bool() != Some(true)
@@ -169,11 +172,9 @@ fn address_ranges_hold_the_blocks() -> Result<()> {
     let mut run = lab.run(storage(&lab)?)?;
     run.reach("cached")?;
     same_storage(&daemon, &run.submitted)?;
-    assert_eq!(
-        ranges_hold_the_pattern(&daemon, &run, "off-heap", false)?,
-        4
-    );
-    let on_heap = unless_collected(|| ranges_hold_the_pattern(&daemon, &run, "serialised", true))?;
+    let listed = |arguments: &[&str]| run.rows(&daemon, arguments);
+    assert_eq!(ranges_hold_the_pattern(&listed, "off-heap", false)?, 4);
+    let on_heap = unless_collected(|| ranges_hold_the_pattern(&listed, "serialised", true))?;
     assert_eq!(on_heap, 4);
     run.finish(&["cached", "unpersisted", "evicted", "end"])?;
     drop(daemon);
