@@ -212,6 +212,9 @@ final class Contract {
     static final int EXECUTOR_DESCRIBED_JAVA_VERSION = 0x0185;
     static final int EXECUTOR_DESCRIBED_MISSING_HOOK_NAMES = 0x0186;
     static final int EXECUTOR_DESCRIBED_APPLICATION_ATTEMPT_ID = 0x0187;
+    static final int EXECUTOR_DESCRIBED_QUEUE = 0x0188;
+    static final int EXECUTOR_DESCRIBED_KUBERNETES_NAMESPACE = 0x0189;
+    static final int EXECUTOR_DESCRIBED_KUBERNETES_POD = 0x018a;
 
     // Words and strings of threadRegistered.
     static final int THREAD_REGISTERED_SLOT_ADDRESS = 0x0200;
