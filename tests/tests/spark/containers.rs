@@ -122,7 +122,7 @@ fn is_traced(lab: &SparkLab, daemon: &Daemon) -> Result<()> {
 
     let rows = || -> Result<Vec<Value>> {
         let rows = daemon.rows(&["executors"])?;
-        let own = |row: &Value| row["user"] == FIRST_USER && row["kind"] == "executor";
+        let own = |row: &Value| row["uid"] == FIRST_USER && row["kind"] == "executor";
         Ok(rows.into_iter().filter(own).collect())
     };
     let executors = wait_for("both executors with their container", LIMIT, || {
