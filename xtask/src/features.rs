@@ -83,6 +83,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("fuse", "file systems of programs, and /dev/fuse"),
     ("overlay", "overlay mounts"),
     ("jdk_after_17", "a JDK newer than 17"),
+    ("jdk_21", "a JDK of release 21"),
     ("jdk_25", "a JDK of release 25 or later"),
     ("systemd", "systemd-analyze, which judges a unit file"),
     (
@@ -119,6 +120,9 @@ pub fn of_this_machine() -> Vec<&'static str> {
     let jdks = Jdk::all();
     if jdks.iter().any(|jdk| jdk.release > 17) {
         must.push("jdk_after_17");
+    }
+    if jdks.iter().any(|jdk| jdk.release == 21) {
+        must.push("jdk_21");
     }
     if jdks.iter().any(|jdk| jdk.release >= 25) {
         must.push("jdk_25");

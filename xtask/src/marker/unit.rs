@@ -122,15 +122,30 @@ pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
         quiet(jdk, &class_path, &jar, &tests)?;
         self_attach(jdk, &class_path)?;
     }
-    if jdks.iter().all(|jdk| jdk.release < UNSAFE_WARNS) {
-        println!(
-            "test no_warning_on_jdk_25 ... {SKIPPED_LINE}jdk_25: no JDK under /usr/lib/jvm is newer than {}, so only Unsafe's form of memory was tested",
-            UNSAFE_WARNS - 1
-        );
+    for line in skipped(&jdks) {
+        println!("{line}");
         // The count of skipped tests is taken from the passed ones.
         println!("{ONE_PASSED}");
     }
     Ok(())
+}
+
+/// The releases beside JDK 17 on which the marker must not warn, and which this machine lacks.
+fn skipped(jdks: &[Jdk]) -> Vec<String> {
+    let lacks = |fits: fn(&u32) -> bool| !jdks.iter().any(|jdk| fits(&jdk.release));
+    let mut lines = Vec::new();
+    if lacks(|release| *release == 21) {
+        lines.push(format!(
+            "test no_warning_on_jdk_21 ... {SKIPPED_LINE}jdk_21: no JDK under /usr/lib/jvm is of release 21, so its warnings are not known"
+        ));
+    }
+    if lacks(|release| *release >= UNSAFE_WARNS) {
+        lines.push(format!(
+            "test no_warning_on_jdk_25 ... {SKIPPED_LINE}jdk_25: no JDK under /usr/lib/jvm is newer than {}, so only Unsafe's form of memory was tested",
+            UNSAFE_WARNS - 1
+        ));
+    }
+    lines
 }
 
 fn can_run(jdk: &Jdk, test: &str) -> bool {
@@ -222,6 +237,26 @@ fn warnings(errors: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_release_that_this_machine_lacks_is_a_skipped_test() {
+        let named = |releases: &[u32]| {
+            let jdk = |release: &u32| Jdk {
+                home: std::path::PathBuf::new(),
+                release: *release,
+            };
+            let jdks: Vec<Jdk> = releases.iter().map(jdk).collect();
+            let name = |line: &String| line.split(' ').nth(1).map(str::to_owned);
+            skipped(&jdks).iter().filter_map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            named(&[17]),
+            ["no_warning_on_jdk_21", "no_warning_on_jdk_25"]
+        );
+        assert_eq!(named(&[17, 25]), ["no_warning_on_jdk_21"]);
+        assert_eq!(named(&[17, 21]), ["no_warning_on_jdk_25"]);
+        assert_eq!(named(&[17, 21, 26]), [""; 0]);
+    }
 
     #[test]
     fn warnings_are_found() {
