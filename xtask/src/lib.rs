@@ -32,6 +32,8 @@
 
 #[cfg(test)]
 mod api;
+#[cfg(test)]
+mod attacks;
 pub mod bench;
 pub mod browser;
 pub mod contract;
