@@ -112,7 +112,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<10, 12, 36>(
+    columns: &with_page_walks::<11, 12, 37>(
         [
             APPLICATION,
             USER,
@@ -123,6 +123,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             FAULTS,
             FAULT_TIME,
             column("unattributed_share", "UNATTR", Form::Share, 1),
+            column("page_faults_before_tracing", "BEFORE", Form::Count, 5),
             column("page_faults_major", "MAJOR", Form::Count, 8),
         ],
         [

@@ -330,6 +330,16 @@ pub(super) fn footer(kind: &ListingKind, summary: &Summary) -> String {
             (Some(_), ..) => text.push_str("no page faults yet\n"),
             (None, ..) => text.push_str("page faults: not measured\n"),
         }
+        match summary.page_faults_before_tracing {
+            Some(before) => text.push_str(&format!(
+                "before tracing: {} page faults, in no figure above\n",
+                units::count(before)
+            )),
+            None if summary.page_faults.is_some() && summary.executors > 0 => {
+                text.push_str("before tracing: not known of every executor\n");
+            }
+            None => {}
+        }
     }
     if kind.shows_faults && summary.drivers > 0 {
         text.push_str(&format!(

@@ -176,6 +176,7 @@ impl Daemon {
         let readings = Readings {
             contexts: vec![(context, growth)],
             executors: vec![(KEY, totals)],
+            before: vec![(KEY, 65_120)],
             counters,
             access_known: true,
             major_known: true,
@@ -459,7 +460,10 @@ fn tables_fit_the_terminal_and_end_with_the_unattributed_share() {
             assert!(!text.contains('\u{1b}'), "no styles without a terminal");
             if ["executors", "stages", "tasks"].contains(&listing) {
                 assert!(
-                    text.ends_with("unattributed: 500 of 2,000 page faults (25.0 %)\n"),
+                    text.ends_with(
+                        "unattributed: 500 of 2,000 page faults (25.0 %)\n\
+                         before tracing: 65,120 page faults, in no figure above\n"
+                    ),
                     "{listing}:\n{text}"
                 );
             }
@@ -479,7 +483,9 @@ fn rdds_that_did_nothing_are_left_out_of_the_table_only() {
     let text = |arguments: &[&str]| String::from_utf8(daemon.ctl(arguments).stdout).expect("text");
     assert!(!text(&["rdds"]).contains("by-the-way"));
     assert!(text(&["rdds"]).ends_with(
-        "unattributed: 500 of 2,000 page faults (25.0 %)\nnot listed: 1 idle RDDs (--all lists them)\n"
+        "unattributed: 500 of 2,000 page faults (25.0 %)\n\
+         before tracing: 65,120 page faults, in no figure above\n\
+         not listed: 1 idle RDDs (--all lists them)\n"
     ));
     assert!(text(&["rdds", "--all"]).contains("by-the-way"));
     assert!(text(&["rdds", "--rdd", "99"]).contains("by-the-way"));
@@ -539,6 +545,7 @@ fn a_report_says_what_stands_out() {
         "Application app-20260101120000-0001 (PageRank)",
         "Executors",
         "unattributed: 500 of 2,000 page faults (25.0 %)",
+        "before tracing: 65,120 page faults, in no figure above",
         "  gc_thread: 500",
         "RDDs with most page faults",
         "RDDs that held most memory",

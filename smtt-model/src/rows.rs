@@ -265,6 +265,10 @@ pub struct Summary {
     pub page_faults_unattributed: Option<u64>,
     /// Page faults without a context as a share of all page faults, 0 to 1; absent without page faults.
     pub unattributed_share: Option<f64>,
+    /// Page faults of the selected executors' processes from before they were counted, which `page_faults` does not
+    /// include; absent while one of the executors lacks this figure, so that it is never a part of the sum.
+    #[serde(default)]
+    pub page_faults_before_tracing: Option<u64>,
     /// What is measured on this machine.
     pub measured: Measured,
     /// Executors refused since the start because the table of executors was full.
@@ -295,6 +299,7 @@ impl State {
         let (mut attributed, mut unattributed) =
             (FaultCounters::default(), FaultCounters::default());
         let (mut executors, mut drivers) = (0, 0);
+        let mut before_tracing = Some(0_u64);
         for (key, executor) in self.executors() {
             if !filter.executor(*key, executor, &names) {
                 continue;
@@ -305,6 +310,9 @@ impl State {
                 executors += 1;
                 faults::add(&mut attributed, &executor.counters.attributed);
                 faults::add(&mut unattributed, &faults::unattributed(&executor.counters));
+                before_tracing = before_tracing
+                    .zip(executor.before_tracing)
+                    .map(|(sum, more)| sum.saturating_add(more));
             }
             rows_of(*key, executor, &mut rows);
         }
@@ -319,6 +327,7 @@ impl State {
             page_faults_attributed: counted(with),
             page_faults_unattributed: counted(without),
             unattributed_share: (all > 0).then(|| without as f64 / all as f64),
+            page_faults_before_tracing: before_tracing.filter(|_| executors > 0).and_then(counted),
             measured,
             executors_over_cap: self.executors_over_cap().0,
         };

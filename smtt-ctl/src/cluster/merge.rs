@@ -37,7 +37,13 @@ fn add(sum: &mut Option<u64>, figure: Option<u64>) {
 /// Totals over workers.
 pub fn sum(parts: impl Iterator<Item = Summary>) -> Summary {
     let mut all = Summary::default();
+    let mut before_tracing = Some(0_u64);
     for part in parts {
+        if part.executors > 0 {
+            before_tracing = before_tracing
+                .zip(part.page_faults_before_tracing)
+                .map(|(sum, more)| sum.saturating_add(more));
+        }
         for (sum, figure) in [
             (&mut all.executors, part.executors),
             (&mut all.drivers, part.drivers),
@@ -59,6 +65,8 @@ pub fn sum(parts: impl Iterator<Item = Summary>) -> Summary {
         (Some(faults), Some(without)) if faults > 0 => Some(without as f64 / faults as f64),
         _ => None,
     };
+    // A worker without this figure would make it look complete.
+    all.page_faults_before_tracing = before_tracing.filter(|_| all.executors > 0);
     all
 }
 
@@ -215,6 +223,21 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_worker_without_faults_before_tracing_leaves_no_sum() {
+        let part = |executors, before| Summary {
+            executors,
+            page_faults: Some(10),
+            page_faults_before_tracing: before,
+            ..Summary::default()
+        };
+        let before = |parts: &[Summary]| sum(parts.iter().cloned()).page_faults_before_tracing;
+        let whole = [part(1, Some(300)), part(2, Some(50)), part(0, None)];
+        assert_eq!(before(&whole), Some(350));
+        assert_eq!(before(&[part(1, Some(300)), part(1, None)]), None);
+        assert_eq!(before(&[part(0, None)]), None);
+    }
 
     #[test]
     fn one_worker_cannot_turn_the_order_of_all_rows() {

@@ -200,6 +200,16 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 .map(units::share)
                 .unwrap_or_default();
             fact(list, "Page faults without a context", &share);
+            let before = match summary.page_faults_before_tracing {
+                Some(before) => units::count(before),
+                None if summary.page_faults.is_some() => "not known of every executor".to_owned(),
+                None => String::new(),
+            };
+            fact(
+                list,
+                "Page faults before tracing, in no other figure",
+                &before,
+            );
             let walks = if rdds::walk_columns(facts).is_empty() {
                 "not measured"
             } else {

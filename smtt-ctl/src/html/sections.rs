@@ -319,6 +319,12 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 |row| Cell::maybe(row.unattributed_share, units::share),
             ),
             Column::new(
+                "Before tracing",
+                "page faults of the process before they were counted: in no other figure",
+                rows,
+                |row| Cell::maybe(row.page_faults_before_tracing, units::count),
+            ),
+            Column::new(
                 "Of collector threads",
                 "page faults of garbage collection",
                 rows,

@@ -160,6 +160,27 @@ fn unattributed_faults_stand_below_every_listing() {
 }
 
 #[test]
+fn faults_before_tracing_have_a_sum_once_all_executors_have_them() {
+    let mut state = job();
+    let mut readings = readings(vec![]);
+    readings.before = vec![(key(1), 300)];
+    state.add(&readings, 3 * S);
+    let listing = state.list_executors(&Filter::default());
+    assert_eq!(listing.rows[0].page_faults_before_tracing, Some(300));
+    assert_eq!(listing.rows[1].page_faults_before_tracing, None);
+    assert_eq!(listing.summary.page_faults_before_tracing, None);
+    let one = state.list_executors(&filter(None, Some("0"), None, None));
+    assert_eq!(one.summary.page_faults_before_tracing, Some(300));
+
+    readings.before.push((key(2), 50));
+    state.add(&readings, 4 * S);
+    let all = state.list_executors(&Filter::default()).summary;
+    assert_eq!(all.page_faults_before_tracing, Some(350));
+    let none = state.list_executors(&filter(None, Some("no such"), None, None));
+    assert_eq!(none.summary.page_faults_before_tracing, None);
+}
+
+#[test]
 fn tasks_go_from_start_to_end() {
     let mut state = job();
     let running = the_task(&state, 1);
