@@ -36,6 +36,12 @@ pub struct Pair {
     pub attributed: u64,
     /// Faults of idle threads that one side may have counted and the other not.
     pub idle: u64,
+    /// `minflt` + `majflt` of the JVM alone, since its start.
+    pub process: u64,
+    /// Attributed + unattributed faults of the JVM alone, as the daemon counts them.
+    pub counted: u64,
+    /// Faults of the JVM from before they were counted, as the daemon knows them.
+    pub before: u64,
 }
 
 /// Faults of the executor's JVM and of its descendants, also of those that have ended and were waited for.
@@ -75,11 +81,18 @@ fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
         .iter()
         .map(|row| {
             let attributed = number(row, "page_faults_attributed")?;
+            let smtt = attributed + number(row, "page_faults_unattributed")?;
+            // The kernel has a count of its own for each child.
+            let children = row["unattributed"]["child_process"].as_u64().unwrap_or(0);
+            let pid = number(row, "pid")? as u32;
             let pair = Pair {
-                kernel: kernel_faults(number(row, "pid")? as u32)?,
-                smtt: attributed + number(row, "page_faults_unattributed")?,
+                kernel: kernel_faults(pid)?,
+                smtt,
                 attributed,
                 idle: 0,
+                process: witness::faults(pid)?.total(),
+                counted: smtt - children,
+                before: row["page_faults_before_tracing"].as_u64().unwrap_or(0),
             };
             Ok((text(row, "executor_id")?, pair))
         })
@@ -135,6 +148,9 @@ pub fn between(
                 smtt: end.smtt - begin.smtt,
                 attributed: end.attributed - begin.attributed,
                 idle: begin.idle + end.idle,
+                process: end.process - begin.process,
+                counted: end.counted - begin.counted,
+                before: end.before - begin.before,
             };
             (executor.clone(), difference)
         })

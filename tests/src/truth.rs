@@ -322,6 +322,7 @@ mod tests {
                 smtt,
                 attributed,
                 idle,
+                ..Pair::default()
             };
             same_faults("a case", &pair).is_ok()
         };

@@ -1,4 +1,5 @@
-//! All page faults of an executor are counted: attributed + unattributed = the kernel's own count.
+//! All page faults of an executor are counted: between two moments attributed + unattributed grow as the kernel's own
+//! count does, and with the faults before tracing they are that count from the start of the process.
 
 use anyhow::Result;
 use smtt_tests::application::LOCAL_CLUSTER;
@@ -10,6 +11,10 @@ use xtask::spark::Application;
 
 /// Share of the attributed faults that must have a task, in hundredths. The rest is in contexts without a task.
 const TASKS_PERCENT: u64 = 95;
+
+/// Faults of a whole life by which both sides may differ: exceptions that end in a signal (at most one for each thread),
+/// and pages that the kernel makes for itself.
+const LIFE_TOLERANCE: u64 = 100;
 
 #[test]
 fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
@@ -55,6 +60,48 @@ fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
         tasks <= attributed && tasks * 100 >= attributed * TASKS_PERCENT,
         "faults by task do not fit the attributed ones"
     );
+    run.finish(&["end"])?;
+    drop(daemon);
+    lab.passed()
+}
+
+#[test]
+fn with_those_before_tracing_they_are_all_faults_of_a_short_life() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let application = Application::java(
+        &lab.paths,
+        LOCAL_CLUSTER,
+        "PageRank",
+        &["40000", "3", "4", "4", "MEMORY_ONLY_SER"],
+    )?;
+    let mut run = lab.run(application.with_marker(&lab.paths))?;
+    run.reach("begin")?;
+    let begin = at_rest(&daemon, &run)?;
+    assert_eq!(begin.len(), 2, "{begin:?}");
+    run.open("begin")?;
+    run.open("cached")?;
+    run.reach("end")?;
+    let end = at_rest(&daemon, &run)?;
+    for (executor, end) in &end {
+        // What the daemon knew of the time before tracing when no task had run: the job is no part of that comparison.
+        let before = begin[executor].before;
+        let ours = end.counted + before;
+        println!(
+            "executor {executor}: the kernel counted {} faults since the start of the process, SMTT {ours}: {} counted and {before} before tracing ({} of them known at the end)",
+            end.process, end.counted, end.before
+        );
+        assert!(before > 10_000, "a JVM starts with more faults: {end:?}");
+        assert!(
+            end.counted > 10_000,
+            "too few faults in the job to compare: {end:?}"
+        );
+        assert!(
+            end.process.abs_diff(ours) <= LIFE_TOLERANCE + end.idle,
+            "executor {executor}: {ours} and not {}: {end:?}",
+            end.process
+        );
+    }
     run.finish(&["end"])?;
     drop(daemon);
     lab.passed()
