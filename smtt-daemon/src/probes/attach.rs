@@ -1,5 +1,6 @@
 //! Attaches the rows of the probe table, and the first rung of the page-fault ladder that works.
 
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -14,24 +15,30 @@ use super::health::verdict;
 use super::table::{Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
 use super::{Probes, kernel_function};
 
-/// The hooks of page faults, which every process on the machine pays for. Raw tracepoints and trampolines are detached
-/// while no executor lives; a kprobe and the software event stay.
+/// The hooks of page faults, which every process on the machine pays for: they are detached while no executor lives.
 pub(super) struct FaultHooks {
+    /// Rows that this kernel can attach, of the probes in [`COMES_AND_GOES`].
     rows: Vec<&'static Row>,
+    /// Links of tracepoints, trampolines and kprobes. Those of software events are in [`Probes::cpus`].
     links: Vec<Box<dyn Send>>,
-    /// Trampolines of [`FIRST_TOUCH`], which stay: attaching them takes tens of milliseconds.
-    kept: Vec<Box<dyn Send>>,
+    is_attached: bool,
+    /// Drops the links of the last time.
+    detaching: Option<JoinHandle<()>>,
     /// When the last executor ended.
     idle_since: Option<Instant>,
     idle_after: Duration,
 }
+
+/// Probes whose hooks are at page faults.
+const COMES_AND_GOES: [&str; 3] = ["fault", "fault_major", FIRST_TOUCH];
 
 impl FaultHooks {
     pub(super) const fn new(idle_after: Duration) -> Self {
         Self {
             rows: Vec::new(),
             links: Vec::new(),
-            kept: Vec::new(),
+            is_attached: false,
+            detaching: None,
             idle_since: None,
             idle_after,
         }
@@ -41,11 +48,7 @@ impl FaultHooks {
 impl Probes {
     /// Whether a hook of page faults is attached.
     pub(super) fn faults_counted(&self) -> bool {
-        !self.fault_hooks.links.is_empty()
-            || self
-                .verdicts
-                .iter()
-                .any(|verdict| verdict.name == "fault" && verdict.verdict == VerdictState::Ok)
+        self.fault_hooks.is_attached
     }
 
     /// Attaches the hooks of page faults for an executor that the kernel side reported, so that its first tasks need not
@@ -62,26 +65,27 @@ impl Probes {
         let hooks = &mut self.fault_hooks;
         if !is_one_alive {
             let since = *hooks.idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() >= hooks.idle_after && !hooks.links.is_empty() {
-                let links = std::mem::take(&mut hooks.links);
-                self.say_touches_counted();
+            if since.elapsed() >= hooks.idle_after && hooks.is_attached {
+                self.detach_fault_hooks();
                 tracing::debug!("no executor lives: page faults are not counted");
-                // The kernel waits until no processor runs the hook. Where no thread can be made, the wait is here.
-                let _ = std::thread::Builder::new()
-                    .name("smtt-unhook".into())
-                    .spawn(move || drop(links));
             }
             return;
         }
         hooks.idle_since = None;
-        if !hooks.links.is_empty() || hooks.rows.is_empty() {
+        if hooks.is_attached || hooks.rows.is_empty() {
             return;
         }
         let start = Instant::now();
+        if let Some(detaching) = hooks.detaching.take() {
+            // A hook that is attached twice counts twice, and the kernel refuses a second trampoline.
+            let _ = detaching.join();
+        }
         for row in hooks.rows.clone() {
             let verdict = self.attach(row);
-            if verdict.verdict != VerdictState::Ok {
-                tracing::error!("page faults are not counted: {}", verdict.reason);
+            if verdict.verdict == VerdictState::Ok {
+                self.fault_hooks.is_attached |= row.probe == "fault";
+            } else {
+                tracing::error!("{}", verdict.reason);
             }
             if let Some(known) = self
                 .verdicts
@@ -91,15 +95,38 @@ impl Probes {
                 *known = verdict;
             }
         }
-        self.say_touches_counted();
+        if self.fault_hooks.is_attached {
+            self.say_touches_counted();
+        } else {
+            // The next reading tries all of them again.
+            self.detach_fault_hooks();
+        }
         tracing::debug!(took = ?start.elapsed(), "an executor lives: page faults are counted");
+    }
+
+    /// Detaches every hook of page faults.
+    fn detach_fault_hooks(&mut self) {
+        let hooks = &mut self.fault_hooks;
+        hooks.is_attached = false;
+        let mut links = std::mem::take(&mut hooks.links);
+        for row in &hooks.rows {
+            if let Hook::Software(_) = row.hook {
+                links.extend(self.cpus.detach(&mut self.ebpf, row.program));
+            }
+        }
+        // The kernel waits until no processor runs the hook. Where no thread can be made, the wait is here.
+        hooks.detaching = std::thread::Builder::new()
+            .name("smtt-unhook".into())
+            .spawn(move || drop(links))
+            .ok();
+        self.say_touches_counted();
     }
 
     /// Tells the kernel side since when first touches of pages are counted: only the raw tracepoints see them.
     fn say_touches_counted(&mut self) {
         let hooks = &self.fault_hooks;
         let see = hooks.rows.iter().any(|row| row.rung == RUNG_RAW_TRACEPOINT);
-        let since = if see && !hooks.links.is_empty() {
+        let since = if see && hooks.is_attached {
             now_boot_ns()
         } else {
             0
@@ -150,9 +177,7 @@ impl Probes {
                     let verdict = self.attach(row);
                     if verdict.verdict == VerdictState::Ok {
                         fault_rung = Some(row.rung);
-                        if matches!(row.hook, Hook::RawTracepoint(_) | Hook::FunctionReturn(_)) {
-                            self.fault_hooks.rows.push(row);
-                        }
+                        self.fault_hooks.is_attached = true;
                     }
                     verdict
                 }
@@ -175,8 +200,15 @@ impl Probes {
             } else {
                 self.attach(row)
             };
+            if verdict.verdict == VerdictState::Ok && COMES_AND_GOES.contains(&row.probe) {
+                self.fault_hooks.rows.push(row);
+            }
             self.major_known |= row.probe == "fault_major" && verdict.verdict == VerdictState::Ok;
             self.verdicts.push(verdict);
+        }
+        if fault_rung.is_none() {
+            // Without a hook that counts faults, the others have nothing to come and go with.
+            self.fault_hooks.rows.clear();
         }
         self.say_touches_counted();
         self.access_known = fault_rung.is_some_and(|rung| rung != RUNG_SOFTWARE);
@@ -187,16 +219,11 @@ impl Probes {
         let attached = match row.hook {
             Hook::RawTracepoint(name) => self.attach_raw_tracepoint(row, name),
             Hook::FunctionReturn(name) => {
-                kernel_function::attach_return(&mut self.ebpf, row.program, name).map(|link| {
-                    let hooks = &mut self.fault_hooks;
-                    let links = match row.probe {
-                        FIRST_TOUCH => &mut hooks.kept,
-                        _ => &mut hooks.links,
-                    };
-                    links.push(Box::new(link));
-                })
+                kernel_function::attach_return(&mut self.ebpf, row.program, name)
+                    .map(|link| self.fault_hooks.links.push(Box::new(link)))
             }
-            Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name),
+            Hook::Kprobe(name) => kernel_function::attach_kprobe(&mut self.ebpf, row.program, name)
+                .map(|link| self.fault_hooks.links.push(Box::new(link))),
             Hook::Software(event) => self.cpus.attach(&mut self.ebpf, row.program, event),
             Hook::Marker => Ok(()),
         };

@@ -94,13 +94,30 @@ impl Cpus {
         event: table::SoftwareEvent,
     ) -> anyhow::Result<()> {
         let program = program(ebpf, name)?;
-        program.load().context("the kernel refuses the program")?;
+        if program.fd().is_err() {
+            program.load().context("the kernel refuses the program")?;
+        }
         for cpu in self.clocks.keys() {
             self.links
                 .push((*cpu, name, attach_to_cpu(program, event, *cpu)?));
         }
         self.software.push((name, event));
         Ok(())
+    }
+
+    /// Takes a program's links out; dropping them detaches it from every CPU.
+    pub fn detach(&mut self, ebpf: &mut Ebpf, name: &str) -> Vec<Box<dyn Send>> {
+        self.software.retain(|(other, _)| *other != name);
+        self.retries.retain(|(_, other)| *other != name);
+        let own = self.links.extract_if(.., |(_, other, _)| *other == name);
+        let own: Vec<PerfEventLinkId> = own.map(|(_, _, link)| link).collect();
+        let Ok(program) = program(ebpf, name) else {
+            return Vec::new();
+        };
+        own.into_iter()
+            .filter_map(|link| program.take_link(link).ok())
+            .map(|link| Box::new(link) as Box<dyn Send>)
+            .collect()
     }
 
     /// CPUs that went or came since the last call, whose software events are replaced.

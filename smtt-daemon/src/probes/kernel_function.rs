@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use aya::programs::fexit::FExitLink;
+use aya::programs::kprobe::KProbeLink;
 use aya::programs::{FExit, KProbe, ProgramError};
 use aya::{Btf, Ebpf};
 
@@ -36,7 +37,7 @@ pub fn attach_return(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::
 
 /// Attaches a kprobe to a function's entry. Where the function tracer owns the entry, the kprobe goes behind it: there
 /// the arguments are still in their registers.
-pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<()> {
+pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::Result<KProbeLink> {
     let kind = "/sys/bus/event_source/devices/kprobe";
     if !Path::new(kind).exists() {
         return Err(unsupported(format!(
@@ -47,9 +48,11 @@ pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::
         .program_mut(program)
         .context("the object lacks the program")?
         .try_into()?;
-    program.load().context("the kernel refuses the program")?;
-    match program.attach(function, 0) {
-        Ok(_) => Ok(()),
+    if program.fd().is_err() {
+        program.load().context("the kernel refuses the program")?;
+    }
+    let link = match program.attach(function, 0) {
+        Ok(link) => link,
         Err(error)
             if cfg!(target_arch = "riscv64")
                 && io_cause(&error)
@@ -57,14 +60,14 @@ pub fn attach_kprobe(ebpf: &mut Ebpf, program: &str, function: &str) -> anyhow::
         {
             program
                 .attach(function, TRACER_ENTRY_BYTES)
-                .with_context(|| format!("the kernel refuses a kprobe on {function}"))?;
-            Ok(())
+                .with_context(|| format!("the kernel refuses a kprobe on {function}"))?
         }
         Err(error) => bail!(
             "the kernel refuses a kprobe on {function}: {}",
             cause(&error)
         ),
-    }
+    };
+    Ok(program.take_link(link)?)
 }
 
 /// An error that the verdict reports as "unsupported".

@@ -18,6 +18,7 @@ mod forks;
 mod full_disk;
 mod garbage;
 mod hotness;
+mod idle;
 mod lab;
 mod life;
 mod losses;

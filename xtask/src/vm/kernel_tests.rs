@@ -32,7 +32,7 @@ const JVM: Chosen = ("jvm", "", 2100);
 const KERNEL: Chosen = (
     "kernel",
     "page_faults:: discovery:: life:: pages::nodes_are pages::memory_that pages::every pages::large pages::frames \
-     pages::bytes page_limits::of_a hotness:: nodes:: touched::",
+     pages::bytes page_limits::of_a hotness:: nodes:: touched:: idle::",
     2400,
 );
 /// Those of them that the slowest guest runs.
