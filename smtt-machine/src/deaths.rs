@@ -74,18 +74,20 @@ pub fn resident(pid: u32) -> Option<u64> {
     Some(pages * procfs::page_size())
 }
 
-/// Words of a command line.
-fn words(pid: u32) -> io::Result<Vec<String>> {
+/// The command line of a process.
+fn command_line(pid: u32) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     File::open(format!("/proc/{pid}/cmdline"))?
         .take(COMMAND_LINE_MAX)
         .read_to_end(&mut line)?;
-    let words = line
-        .split(|byte| *byte == 0)
-        .filter(|word| !word.is_empty());
-    Ok(words
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect())
+    Ok(line)
+}
+
+/// Words of a command line.
+fn words(line: &[u8]) -> impl Iterator<Item = String> {
+    let words = line.split(|byte| *byte == 0);
+    let words = words.filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned())
 }
 
 /// Options of a JVM that decide how it ends.
@@ -93,12 +95,13 @@ fn words(pid: u32) -> io::Result<Vec<String>> {
 /// # Errors
 /// When the process has ended.
 pub fn options(pid: u32) -> io::Result<Vec<String>> {
-    Ok(options_of(words(pid)?))
+    Ok(options_of(&command_line(pid)?))
 }
 
-fn options_of(words: Vec<String>) -> Vec<String> {
-    words
-        .into_iter()
+/// The same options in a command line.
+#[must_use]
+pub fn options_of(line: &[u8]) -> Vec<String> {
+    words(line)
         // The words after the class belong to the application.
         .take_while(|word| !word.starts_with("org.apache.spark."))
         .filter(|word| OPTIONS.iter().any(|beginning| word.starts_with(beginning)))
@@ -110,11 +113,13 @@ fn options_of(words: Vec<String>) -> Vec<String> {
 /// The class of Spark or Hadoop that a JVM runs; `None` for other programs, and once the process has ended.
 #[must_use]
 pub fn program(pid: u32) -> Option<String> {
-    program_of(words(pid).ok()?)
+    program_of(&command_line(pid).ok()?)
 }
 
-fn program_of(words: Vec<String>) -> Option<String> {
-    let mut after_java = words.into_iter().skip(1);
+/// The same class in a command line.
+#[must_use]
+pub fn program_of(line: &[u8]) -> Option<String> {
+    let mut after_java = words(line).skip(1);
     let class = after_java.find(|word| !word.starts_with('-') && word.starts_with("org.apache."));
     class.map(|class| printable(&class, OPTION_MAX))
 }
@@ -197,6 +202,12 @@ impl CrashReport {
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
+    lines: KillerLines,
+}
+
+/// The last lines of the kernel's log that are about the OOM killer.
+#[derive(Debug, Default)]
+pub struct KillerLines {
     /// The victim's process id, and the line.
     lines: VecDeque<(u32, String)>,
 }
@@ -213,7 +224,7 @@ impl KernelLog {
         file.seek(SeekFrom::End(0)).ok()?;
         Some(Self {
             file,
-            lines: VecDeque::new(),
+            lines: KillerLines::default(),
         })
     }
 
@@ -223,7 +234,7 @@ impl KernelLog {
         for _ in 0..LOG_READS {
             match self.file.read(&mut record) {
                 Ok(0) => return,
-                Ok(length) => self.take(&String::from_utf8_lossy(&record[..length])),
+                Ok(length) => self.lines.take(&String::from_utf8_lossy(&record[..length])),
                 // The log has overwritten what was not read: reading goes on with the oldest record.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(_) => return,
@@ -231,8 +242,16 @@ impl KernelLog {
         }
     }
 
+    /// The lines about a victim.
+    #[must_use]
+    pub fn about(&self, pid: u32) -> Vec<String> {
+        self.lines.about(pid)
+    }
+}
+
+impl KillerLines {
     /// Takes in one record: numbers, a semicolon, the text, and further lines that begin with a blank.
-    fn take(&mut self, record: &str) {
+    pub fn take(&mut self, record: &str) {
         let text = record.split_once(';').map_or(record, |(_, text)| text);
         let line = text.lines().next().unwrap_or_default();
         // Read from the whole line: its names are users' choices, of any length, and come before the last `pid=`.
@@ -296,7 +315,7 @@ mod tests {
 
     #[test]
     fn options_end_at_the_class_and_a_program_is_spark_s_class() {
-        let line = texts(&[
+        let line = [
             "java",
             "-Xmx1024M",
             "-Dspark.x=-XX:OnOutOfMemoryError",
@@ -305,17 +324,18 @@ mod tests {
             "/opt/spark/*",
             "org.apache.spark.executor.CoarseGrainedExecutorBackend",
             "-Xmx1g",
-        ]);
+        ]
+        .join("\0");
         assert_eq!(
-            options_of(line.clone()),
+            options_of(line.as_bytes()),
             ["-Xmx1024M", "-XX:OnOutOfMemoryError=kill %p"]
         );
-        let class = program_of(line);
+        let class = program_of(line.as_bytes());
         assert_eq!(
             class.as_deref(),
             Some("org.apache.spark.executor.CoarseGrainedExecutorBackend")
         );
-        assert_eq!(program_of(texts(&["sh", "-c", "kill 7"])), None);
+        assert_eq!(program_of(b"sh\0-c\0kill 7"), None);
         assert_eq!(printable("a\u{1b}[1mb", 200), "a\u{fffd}[1mb");
     }
 
@@ -347,10 +367,7 @@ mod tests {
 
     #[test]
     fn the_log_is_that_of_the_victim() {
-        let mut log = KernelLog {
-            file: File::open("/dev/null").expect("null"),
-            lines: VecDeque::new(),
-        };
+        let mut log = KillerLines::default();
         for line in [
             "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=java,pid=42,uid=1000\n SUBSYSTEM=x\n",
             "3,2,3,-;Memory cgroup out of memory: Killed process 42 (java) total-vm:1kB",

@@ -6,7 +6,7 @@
 //! nothing. The file itself is opened only when its file system is a local one.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -127,33 +127,9 @@ impl Mapped {
     pub fn refused_file_system(&self, handle: &Handle) -> io::Result<Option<String>> {
         let id = mount_id(self.file.as_raw_fd())?;
         let own = Handle::open(std::process::id())?;
-        let mut mount = find(handle, |mount| mount.id == id)?;
-        if mount.is_none() {
-            mount = find(&own, |mount| mount.id == id)?;
-        }
-        if mount.is_none() {
-            // Before Linux 6.8 the mapped file of an overlay is the one below it, whose mount is internal. That file
-            // system is known by its device.
-            let device = self.known()?.device;
-            let device = format!("{}:{}", libc::major(device), libc::minor(device));
-            mount = find(&own, |mount| mount.device == device)?;
-        }
-        let Some(Mount { device, kind, .. }) = mount else {
-            return Ok(Some(
-                "its file system is mounted neither here nor for the process".to_owned(),
-            ));
-        };
-        let any = |kinds: &[&str]| kinds.contains(&kind.as_str());
-        if any(&LOCAL) || any(&IN_MEMORY) {
-            return Ok(None);
-        }
-        if !any(&STACKED) {
-            return Ok(Some(format!("{kind} is no local file system")));
-        }
-        let here = find(&own, |mount| mount.device == device && mount.kind == kind)?;
-        Ok(here
-            .is_none()
-            .then(|| format!("its {kind} is mounted in a namespace of the process only")))
+        let text = |of: &Handle| of.open_file("mountinfo", OFlag::O_RDONLY);
+        let device = || Ok(self.known()?.device);
+        refusal(id, device, || text(handle), || text(&own))
     }
 
     /// Opens the pinned file itself. The flags always include `O_NONBLOCK` (a lease of its owner is an error and no
@@ -180,11 +156,50 @@ fn mount_id(descriptor: i32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))
 }
 
-/// The first mount in a process's namespace that matches.
-fn find(handle: &Handle, fits: impl Fn(&Mount) -> bool) -> io::Result<Option<Mount>> {
+/// Why a file on the mount with this id must not be opened, from the `mountinfo` of the process that maps it and of this
+/// process; see [`Mapped::refused_file_system`]. The file's device is asked for where neither has the mount.
+///
+/// # Errors
+/// When a text cannot be read, or the device.
+pub fn refusal<T: Read>(
+    id: u64,
+    device: impl FnOnce() -> io::Result<u64>,
+    theirs: impl FnOnce() -> io::Result<T>,
+    own: impl Fn() -> io::Result<T>,
+) -> io::Result<Option<String>> {
+    let mut mount = find(theirs()?, |mount| mount.id == id)?;
+    if mount.is_none() {
+        mount = find(own()?, |mount| mount.id == id)?;
+    }
+    if mount.is_none() {
+        // Before Linux 6.8 the mapped file of an overlay is the one below it, whose mount is internal. That file
+        // system is known by its device.
+        let device = device()?;
+        let device = format!("{}:{}", libc::major(device), libc::minor(device));
+        mount = find(own()?, |mount| mount.device == device)?;
+    }
+    let Some(Mount { device, kind, .. }) = mount else {
+        return Ok(Some(
+            "its file system is mounted neither here nor for the process".to_owned(),
+        ));
+    };
+    let any = |kinds: &[&str]| kinds.contains(&kind.as_str());
+    if any(&LOCAL) || any(&IN_MEMORY) {
+        return Ok(None);
+    }
+    if !any(&STACKED) {
+        return Ok(Some(format!("{kind} is no local file system")));
+    }
+    let here = find(own()?, |mount| mount.device == device && mount.kind == kind)?;
+    Ok(here
+        .is_none()
+        .then(|| format!("its {kind} is mounted in a namespace of the process only")))
+}
+
+/// The first mount of a `mountinfo` that matches.
+fn find(text: impl Read, fits: impl Fn(&Mount) -> bool) -> io::Result<Option<Mount>> {
     let mut found = None;
-    let file = handle.open_file("mountinfo", OFlag::O_RDONLY)?;
-    lines(file, &MOUNTS, |line| {
+    lines(text, &MOUNTS, |line| {
         found = std::str::from_utf8(line)
             .ok()
             .and_then(mount)

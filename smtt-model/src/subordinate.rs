@@ -8,6 +8,8 @@ use smtt_common::settings::SHARE_OWNER_ROWS;
 /// Most blocks of aligned ids, over all ranges: the kernel side has a row for each. A range of 65,536 ids takes one
 /// where it begins at a multiple of its size, and up to 30 elsewhere.
 const BLOCKS_MAX: usize = SHARE_OWNER_ROWS as usize;
+/// How many ranges all lines together may overlap: each is visited for each line that spans it.
+const OVERLAPS_MAX: usize = 1 << 20;
 /// Owners that are themselves subordinate ids are followed so far.
 const HOPS: usize = 8;
 
@@ -43,13 +45,15 @@ impl SubordinateIds {
     /// counts.
     pub fn parse(text: &str, mut number: impl FnMut(&str) -> Option<u32>) -> (Self, LeftOut) {
         let (mut ids, mut left_out, mut blocks) = (Self::default(), LeftOut::default(), 0);
+        let mut overlaps = OVERLAPS_MAX;
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
             let added = range(line, &mut number).and_then(|(first, last, owner)| {
-                let free = ids.free(first, last);
+                let free = ids.free(first, last, &mut overlaps);
+                let free = free.ok_or("the ranges overlap too often")?;
                 let more: usize = free.iter().map(|(first, last)| count(*first, *last)).sum();
                 if blocks + more > BLOCKS_MAX {
                     return Err("there are too many ranges");
@@ -80,12 +84,13 @@ impl SubordinateIds {
         (uid <= *last).then_some(*owner)
     }
 
-    /// The parts of a range that no range has yet.
-    fn free(&self, first: u32, last: u32) -> Vec<(u32, u32)> {
+    /// The parts of a range that no range has yet; `None` where it overlaps more ranges than are left to visit.
+    fn free(&self, first: u32, last: u32, overlaps: &mut usize) -> Option<Vec<(u32, u32)>> {
         let mut free = Vec::new();
         let mut next = Some(first);
         let before = self.ranges.range(..first).next_back();
         for (from, (to, _)) in before.into_iter().chain(self.ranges.range(first..=last)) {
+            *overlaps = overlaps.checked_sub(1)?;
             let Some(begin) = next.filter(|begin| begin <= to) else {
                 continue;
             };
@@ -97,7 +102,7 @@ impl SubordinateIds {
         if let Some(begin) = next.filter(|begin| *begin <= last) {
             free.push((begin, last));
         }
-        free
+        Some(free)
     }
 
     /// An owner that is a subordinate id of another user stands for that user.
@@ -266,6 +271,21 @@ mod tests {
         assert_eq!(sum, 65_536 + 6 + 1 + 777);
         let all = parsed("7:0:4294967295\n7:4294967295:1");
         assert_eq!(all.share_of(u32::MAX), 7);
+    }
+
+    #[test]
+    fn lines_that_span_many_ranges_are_left_out_in_the_end() {
+        let small: String = (0..4000_u32)
+            .map(|id| format!("7:{}:1\n", id * 2))
+            .collect();
+        let wide = "alice:0:4294967295\n".repeat(1000);
+        let (ids, left_out) = SubordinateIds::parse(&(small + &wide), number);
+        assert_eq!((ids.share_of(0), ids.share_of(1)), (7, 1000));
+        assert_eq!(
+            left_out.first.map(|(_, why)| why),
+            Some("the ranges overlap too often")
+        );
+        assert!(left_out.lines > 800, "{}", left_out.lines);
     }
 
     #[test]

@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, ensure};
 use nix::fcntl::OFlag;
 use smtt_common::context::{
-    HEADER_SIZE, Header, HeapAddresses, MAGIC, Range, SLOT_COUNT, SLOT_IN_USE, SLOT_SIZE, Slot,
-    VERSION,
+    HEADER_SIZE, Header, HeapAddresses, MAGIC, Range as Addresses, SLOT_COUNT, SLOT_IN_USE,
+    SLOT_SIZE, Slot, VERSION,
 };
 use smtt_machine::foreign::Mapped;
 use smtt_machine::proc::{Handle, innermost_id};
@@ -23,7 +24,7 @@ pub struct ThreadSlot {
     /// Address of the slot in the executor.
     pub address: u64,
     /// Addresses of the Java heap; zero bytes where they are not known.
-    pub heap: Range,
+    pub heap: Addresses,
 }
 
 /// A slot file, open.
@@ -50,6 +51,14 @@ impl SlotFile {
         let file = mapped
             .reopen(OFlag::O_RDWR)
             .context("it cannot be opened")?;
+        Self::of(file, &(start..end))
+    }
+
+    /// Checks the header of a file that an executor maps at these addresses.
+    ///
+    /// # Errors
+    /// When no marker of this version has written it.
+    pub fn of(file: File, mapped: &Range<u64>) -> anyhow::Result<Self> {
         ensure!(
             read_u64(&file, offset_of!(Header, magic))? == MAGIC,
             "its first word is wrong"
@@ -66,18 +75,19 @@ impl SlotFile {
         let slot_count = read_u32(&file, offset_of!(Header, slot_count))?;
         let needed = HEADER_SIZE as u64 + u64::from(slot_count) * SLOT_SIZE as u64;
         ensure!(
-            slot_count <= SLOT_COUNT && needed <= end - start,
+            slot_count <= SLOT_COUNT && needed <= mapped.end.saturating_sub(mapped.start),
             "it claims {slot_count} slots, more than it maps or than a marker makes ({SLOT_COUNT})"
         );
         Ok(Self {
             file,
-            address: start,
+            address: mapped.start,
             slot_count,
         })
     }
 
     /// Threads with a slot that exist now.
-    pub(super) fn threads(&self, handle: &Handle, same_namespace: bool) -> Vec<ThreadSlot> {
+    #[must_use]
+    pub fn threads(&self, handle: &Handle, same_namespace: bool) -> Vec<ThreadSlot> {
         let Ok(slots) = self.slots() else {
             return Vec::new();
         };
@@ -103,7 +113,7 @@ impl SlotFile {
                 Some(ThreadSlot {
                     tid: *host.get(&inner)?,
                     address: self.address + (HEADER_SIZE + index * SLOT_SIZE) as u64,
-                    heap: Range {
+                    heap: Addresses {
                         start: long(slot, offset_of!(Slot, heap.start)),
                         bytes: long(slot, offset_of!(Slot, heap.bytes)),
                     },
