@@ -2,6 +2,8 @@
 //!
 //! Its files are `uid=.../report-<milliseconds since 1970>-<pid>.json`. Users share the space max-min fairly: where it is
 //! used up, the oldest reports of the user with the most go. Only files of that form are ever counted or removed.
+//!
+//! The second line of a file is the checksum of the first. Files of earlier versions have no second line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -21,6 +23,8 @@ const IN_PROGRESS: &str = ".part";
 const LOCK: &str = ".lock";
 /// Largest report that is read.
 const REPORT_MAX: u64 = 1 << 20;
+/// The line of the checksum, with zeros for it.
+const SEAL: &str = "\n{\"crc32\":\"00000000\"}\n";
 /// A file takes at least one block of its file system.
 const BLOCK: u64 = 4096;
 
@@ -64,6 +68,38 @@ fn is_id(id: &str) -> bool {
 
 fn folder_of(root: &Path, uid: u32) -> PathBuf {
     root.join(format!("uid={uid}"))
+}
+
+/// CRC-32 of a text, as gzip and zlib have it.
+fn crc32(text: &[u8]) -> u32 {
+    !text.iter().fold(u32::MAX, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
+            (sum >> 1) ^ (0xEDB8_8320 * (sum & 1))
+        })
+    })
+}
+
+/// The line after a text.
+fn seal(text: &[u8]) -> String {
+    SEAL.replace("00000000", &format!("{:08x}", crc32(text)))
+}
+
+/// The text of a file without its checksum, which must be right where it is there. What else follows the text is an error
+/// for the reader of JSON.
+fn unsealed(file: &[u8]) -> io::Result<&[u8]> {
+    let end = file.len().saturating_sub(SEAL.len());
+    let (text, line) = file.split_at(end);
+    let digits = SEAL.find('0').map_or(0..0, |at| at..at + 8);
+    let has_form = line.len() == SEAL.len()
+        && (0..line.len()).all(|at| digits.contains(&at) || line[at] == SEAL.as_bytes()[at]);
+    if !has_form {
+        return Ok(file);
+    }
+    if line != seal(text).as_bytes() {
+        let why = "the report is damaged: its checksum is another";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(text)
 }
 
 /// Disk space of a file with this length.
@@ -138,7 +174,8 @@ impl Reports {
         if !is_id(id) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let text = serde_json::to_vec(report)?;
+        let mut text = serde_json::to_vec(report)?;
+        text.extend(seal(&text).into_bytes());
         let bytes = space(text.len() as u64);
         let removed = self.shrink(bytes, 1, share_of)?;
         let folder = folder_of(&self.path, uid);
@@ -253,7 +290,7 @@ impl Reports {
 /// Reads a report of a user.
 ///
 /// # Errors
-/// When there is none with this id, or it cannot be read.
+/// When there is none with this id, it cannot be read, or it is damaged.
 pub fn read(folder: &Path, uid: u32, id: &str) -> io::Result<Report> {
     if !is_id(id) {
         return Err(io::ErrorKind::NotFound.into());
@@ -261,7 +298,7 @@ pub fn read(folder: &Path, uid: u32, id: &str) -> io::Result<Report> {
     let path = folder_of(folder, uid).join(format!("{PREFIX}{id}{SUFFIX}"));
     let mut text = Vec::new();
     File::open(path)?.take(REPORT_MAX).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    Ok(serde_json::from_slice(unsealed(&text)?)?)
 }
 
 #[cfg(test)]
@@ -318,6 +355,27 @@ mod tests {
             report(2, 10, 10)
         );
         assert!(read(scratch.path(), 2, "../uid=1/report-0000000000030-7").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_report_of_an_earlier_version_is_read_and_a_changed_one_is_not() -> io::Result<()> {
+        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
+        let scratch = tempfile::tempdir()?;
+        let mut reports = Reports::take(scratch.path(), None, ANY)?;
+        reports.add(&report(1, 30, 10), &own)?;
+        let path = scratch.path().join("uid=1/report-0000000000030-7.json");
+        let whole = fs::read_to_string(&path)?;
+        assert_eq!(whole.lines().count(), 2);
+        let earlier = whole.lines().next().expect("a line");
+        fs::write(&path, earlier)?;
+        assert_eq!(
+            read(scratch.path(), 1, "0000000000030-7")?,
+            report(1, 30, 10)
+        );
+        fs::write(&path, whole.replacen("xxxx", "xxyx", 1))?;
+        let error = read(scratch.path(), 1, "0000000000030-7").expect_err("it was changed");
+        assert!(error.to_string().contains("checksum"), "{error}");
         Ok(())
     }
 

@@ -268,10 +268,23 @@ pub fn spawn(
 
 /// Lists the reports of earlier daemons.
 fn load(keeper: &Keeper, reports: &Reports, folder: &std::path::Path) {
+    let (mut unread, mut first) = (0, None);
     for (uid, id) in reports.newest(ROWS) {
-        // A file that another version wrote, or that is damaged, is not listed.
-        if let Ok(report) = read(folder, uid, &id) {
-            insert(&mut keeper.kept().rows, report.row);
+        match read(folder, uid, &id) {
+            Ok(report) => {
+                insert(&mut keeper.kept().rows, report.row);
+            }
+            // Another version wrote it, or it is damaged.
+            Err(error) => {
+                unread += 1;
+                first.get_or_insert_with(|| format!("{id} of user {uid}: {error}"));
+            }
         }
+    }
+    if let Some(first) = first {
+        tracing::warn!(
+            "{unread} reports of deaths below {} cannot be read and are not listed, the first is {first}; remove their files",
+            folder.display()
+        );
     }
 }

@@ -425,3 +425,60 @@ fn parts_beyond_the_bounds_are_damaged_and_a_deadline_ends_the_work() {
     assert_eq!(named, [4, 5], "{:?}", about.named);
     assert!(about.named[0].1.contains("bytes") && about.named[1].1.contains("rows"));
 }
+
+/// Of a part's files, every so many bytes are damaged: each case makes all tables.
+const DAMAGED_EVERY: usize = 199;
+
+/// A changed bit may be inside a value, which the files cannot show: their pages have no checksums. Then the tables are made,
+/// and every document is JSON.
+#[test]
+fn a_part_that_is_damaged_anywhere_is_named_or_gives_tables() {
+    let whole = tempfile::tempdir().expect("makes a folder");
+    parts_of(whole.path());
+    let files: Vec<(std::ffi::OsString, Vec<u8>)> = fs::read_dir(whole.path())
+        .expect("lists")
+        .map(|entry| {
+            let entry = entry.expect("an entry");
+            (entry.file_name(), fs::read(entry.path()).expect("reads"))
+        })
+        .collect();
+    assert_eq!(files.len(), 5);
+    let (mut named, mut made) = (0, 0);
+    for (damaged, whole) in &files {
+        let places = (0..whole.len()).step_by(DAMAGED_EVERY);
+        for (at, is_cut) in places.flat_map(|at| [(at, false), (at, true)]) {
+            let store = tempfile::tempdir().expect("makes a folder");
+            let own = store.path().join("app-1");
+            fs::create_dir(&own).expect("makes the folder");
+            for (name, bytes) in &files {
+                fs::write(own.join(name), bytes).expect("writes");
+            }
+            let mut bytes = whole.clone();
+            if is_cut {
+                bytes.truncate(at);
+            } else {
+                bytes[at] ^= 1 << (at % 8);
+            }
+            fs::write(own.join(damaged), bytes).expect("writes");
+            let Ok(done) = compact(store.path(), "app-1", true) else {
+                named += 1;
+                continue;
+            };
+            let app = App::open(&done.folder).expect("opens");
+            let about = about(&app);
+            let is_named = about["damaged"]
+                .as_array()
+                .is_some_and(|parts| !parts.is_empty());
+            assert!(is_named || !is_cut, "{damaged:?}, cut at {at}: {about}");
+            // Fails where a document is no JSON.
+            let _ = documents(&done.folder);
+            if is_named {
+                named += 1;
+            } else {
+                made += 1;
+            }
+        }
+    }
+    println!("{named} damaged parts are named, {made} give tables");
+    assert!(named > made);
+}
