@@ -93,7 +93,13 @@ fn ask_all(
     })
 }
 
-const LISTINGS: [&str; 18] = [
+/// Everything that ends, of the table of paths in docs/API.md, which has the others below.
+const LISTINGS: [&str; 23] = [
+    "/v1/doctor",
+    "/v1/answered",
+    "/v1/advise",
+    "/v1/tasks/ended",
+    "/v1/pages/executors",
     "/v1/tasks",
     "/v1/stages",
     "/v1/stages/summary",
@@ -113,6 +119,31 @@ const LISTINGS: [&str; 18] = [
     "/metrics",
     "/v1/status",
 ];
+
+/// Paths whose answer never ends, takes the id of a death, or is a line.
+const OTHERS: [&str; 5] = [
+    "/v1/trace/follow",
+    "/v1/postmortem/report",
+    "/-/healthy",
+    "/-/ready",
+    "/",
+];
+
+#[test]
+fn no_path_is_left_out() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/API.md");
+    let text = std::fs::read_to_string(document).expect("docs/API.md");
+    let paths = text.lines().filter_map(|line| line.strip_prefix("| `/"));
+    let paths: Vec<String> = paths
+        .filter_map(|line| Some(format!("/{}", line.split_once('`')?.0)))
+        .collect();
+    for path in &paths {
+        let path = path.as_str();
+        let named = LISTINGS.contains(&path) || OTHERS.contains(&path);
+        assert!(named, "{path} is asked by no test of memory");
+    }
+    assert_eq!(paths.len(), LISTINGS.len() + OTHERS.len());
+}
 
 #[test]
 fn all_tasks_of_six_executors_fit_the_memory_of_the_unit() {
@@ -339,6 +370,14 @@ fn everything_at_once_fits_the_memory_of_the_unit() {
                 stream
             })
             .collect();
+        // Clients that follow the records and never read them.
+        let followers: Vec<UnixStream> = (0..8)
+            .map(|_| {
+                let mut stream = UnixStream::connect(socket).expect("connected");
+                let _ = stream.write_all(question("/v1/trace/follow").as_bytes());
+                stream
+            })
+            .collect();
         let answers = ask_all(socket, port, &LISTINGS, 2);
         for (path, status, bytes) in &answers {
             println!("{path}: {status}, {bytes} bytes");
@@ -355,7 +394,7 @@ fn everything_at_once_fits_the_memory_of_the_unit() {
             println!("{path}: {status}, {bytes} bytes, peak {} MiB", peak() >> 20);
             assert_eq!(status, 200, "{path}");
         }
-        drop(scrapers);
+        drop((scrapers, followers));
     });
     within_memory();
 }
