@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use smtt_common::context::{HEADER_SIZE, MAGIC, SLOT_SIZE, VERSION};
+use smtt_common::context::{HEADER_SIZE, MAGIC, SLOT_COUNT, SLOT_SIZE, VERSION};
 use smtt_common::event::marker::LIBRARY_NAME;
 use smtt_tests::memory;
 use smtt_tests::steps::{say, wait};
@@ -69,6 +69,7 @@ fn main() -> Result<()> {
         "lease-slots" => lease_slots(),
         "long-maps" => long_maps(&place),
         "many-slots" => many_slots(),
+        "wide-slots" => wide_slots(),
         "fuse" => fuse_library(&place),
         "hang" => hang(&place),
         "garbage-slots" => garbage_slots(&place),
@@ -123,16 +124,20 @@ fn map_code(path: &Path) -> Result<(File, usize)> {
 }
 
 fn memfd(magic: u64) -> Result<File> {
+    memfd_of(magic, SLOTS)
+}
+
+fn memfd_of(magic: u64, slots: u32) -> Result<File> {
     // SAFETY: the name is NUL-terminated; the descriptor is new and owned by the file.
     let file = unsafe {
         let fd = libc::memfd_create(c"smtt-slots".as_ptr(), libc::MFD_CLOEXEC);
         ensure!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
         File::from_raw_fd(fd)
     };
-    file.set_len((HEADER_SIZE + SLOTS as usize * SLOT_SIZE) as u64)?;
+    file.set_len((HEADER_SIZE + slots as usize * SLOT_SIZE) as u64)?;
     let mut header = Vec::new();
     header.extend(magic.to_le_bytes());
-    for word in [VERSION, SLOT_SIZE as u32, SLOTS, std::process::id()] {
+    for word in [VERSION, SLOT_SIZE as u32, slots, std::process::id()] {
         header.extend(word.to_le_bytes());
     }
     (&file).write_all(&header)?;
@@ -288,6 +293,16 @@ fn many_slots() -> Result<()> {
     for _ in 0..MAPPINGS {
         map(&file, PAGE, libc::PROT_READ, libc::MAP_PRIVATE, 0)?;
     }
+    stay()
+}
+
+/// An executor whose slot file has sixteen times the slots of a marker's, all mapped: each reading of it would take as much
+/// more time and memory.
+fn wide_slots() -> Result<()> {
+    let file = memfd_of(MAGIC, 16 * SLOT_COUNT)?;
+    let length = file.metadata()?.len() as usize;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    map(&file, length, protection, libc::MAP_SHARED, 0)?;
     stay()
 }
 

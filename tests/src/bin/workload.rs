@@ -32,6 +32,8 @@ mod hot;
 mod marker;
 #[path = "workload/namespace.rs"]
 mod namespace;
+#[path = "workload/neighbours.rs"]
+mod neighbours;
 #[path = "workload/pages.rs"]
 mod pages;
 #[path = "workload/races.rs"]
@@ -138,6 +140,10 @@ fn main() -> Result<()> {
         "forks" => greedy::forks,
         "flood" => greedy::flood,
         "steady" => greedy::steady,
+        "registered" => neighbours::registered,
+        "children" => neighbours::children,
+        "worker_swaps" => neighbours::worker_swaps,
+        "workers_that_are_none" => neighbours::workers_that_are_none,
         "namespaced_worker" => namespace::namespaced_worker,
         "accounts" => accounts::accounts,
         "short_tasks" => accounts::short_tasks,

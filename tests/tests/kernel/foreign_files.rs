@@ -286,6 +286,28 @@ fn sixty_thousand_mappings_take_little_memory() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_slot_file_of_more_slots_than_a_marker_makes_is_never_read() -> Result<()> {
+    let Some((_lab, scene, mut discoverer)) = prepared()? else {
+        return Ok(());
+    };
+    let attackers = (0..8)
+        .map(|_| scene.attack("wide-slots"))
+        .collect::<Result<Vec<_>>>()?;
+    let others = honest_is_found(&mut discoverer)?;
+    let theirs = |found: &&Found| attackers.iter().any(|attacker| attacker.pid() == found.pid);
+    let taken: Vec<u32> = others
+        .iter()
+        .filter(theirs)
+        .map(|found| found.pid)
+        .collect();
+    ensure!(
+        taken.is_empty(),
+        "each tick would read 8 MiB of each of the processes {taken:?}"
+    );
+    Ok(())
+}
+
 /// Highest resident size of this process so far, in bytes.
 fn high_water() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;

@@ -26,6 +26,7 @@ mod machine_oom;
 mod many;
 mod memory_lock;
 mod namespaces;
+mod neighbours;
 mod nodes;
 mod overlays;
 mod page_faults;
