@@ -246,4 +246,4 @@ fn snappy_chunk(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

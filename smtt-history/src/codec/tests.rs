@@ -4,7 +4,8 @@ use std::io::{BufReader, Cursor, Read};
 
 use super::{Codec, LARGEST_BLOCK, SNAPPY_MAGIC};
 
-fn lz4(blocks: &[&[u8]]) -> Vec<u8> {
+/// A stream of lz4-java.
+pub(crate) fn lz4(blocks: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     for block in blocks {
         let packed = lz4_flex::block::compress(block);
@@ -23,7 +24,8 @@ fn lz4(blocks: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-fn snappy(blocks: &[&[u8]]) -> Vec<u8> {
+/// A stream of snappy-java.
+pub(crate) fn snappy(blocks: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend(SNAPPY_MAGIC);
     out.extend([0, 0, 0, 1, 0, 0, 0, 1]);

@@ -166,6 +166,8 @@ pub const STAGES: [Stage; 18] = [
                 "--test",
                 "heap",
                 "--test",
+                "hostile",
+                "--test",
                 "memory",
                 "--test",
                 "memory_of_parts",
