@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::log::Bounds;
 use crate::objects::Location;
+use crate::out::Times;
 
 /// Finished Spark applications: compact tables from event logs, and pages and Spark's REST API from the tables.
 #[derive(Debug, Parser)]
@@ -35,9 +36,13 @@ pub enum Command {
         /// Replaces applications that the store has already.
         #[arg(long)]
         replace: bool,
-        /// Event logs.
+        #[command(flatten)]
+        times: LossyTimes,
+        #[command(flatten)]
+        copies: Copies,
+        /// Event logs: paths, or addresses in a bucket, of which a copy is made first.
         #[arg(required = true)]
-        logs: Vec<PathBuf>,
+        logs: Vec<Location>,
     },
     /// Makes the tables of applications whose drivers wrote parts while they ran.
     Compact {
@@ -50,6 +55,8 @@ pub enum Command {
         /// their applications.
         #[arg(long, requires = "apps")]
         dead: bool,
+        #[command(flatten)]
+        times: LossyTimes,
         /// Folders of applications in the store. Without names: all applications whose drivers wrote a last part.
         apps: Vec<String>,
     },
@@ -101,9 +108,10 @@ pub enum Command {
         /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
         store: Location,
-        /// Spark's folder of event logs: an application that is not in the store is imported when it is first opened.
+        /// Spark's event logs, a folder or bucket as --store: an application that is not in the store is imported when it is
+        /// first opened.
         #[arg(long)]
-        event_logs: Option<PathBuf>,
+        event_logs: Option<Location>,
         /// Address of the server. One beyond loopback needs authentication and TLS.
         #[arg(long, default_value = "127.0.0.1:18081")]
         listen: SocketAddr,
@@ -115,6 +123,33 @@ pub enum Command {
         #[command(flatten)]
         copies: Copies,
     },
+}
+
+/// How exact times are kept.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct LossyTimes {
+    /// Rounds the nanoseconds of tasks (CPU time, shuffle write time) to microseconds, which takes less room. Without it
+    /// everything is kept as Spark said it.
+    #[arg(long, value_name = "UNIT")]
+    pub lossy_times: Option<Unit>,
+}
+
+/// A unit of lossy times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Unit {
+    /// Microseconds.
+    Us,
+}
+
+impl LossyTimes {
+    /// What a command keeps.
+    #[must_use]
+    pub const fn times(self) -> Times {
+        match self.lossy_times {
+            None => Times::Complete,
+            Some(Unit::Us) => Times::Microseconds,
+        }
+    }
 }
 
 /// Copies of what a bucket has.

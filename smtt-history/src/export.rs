@@ -376,6 +376,9 @@ fn details(app: &App, workers: &OfWorkers, push: &mut Push<'_>) -> Result<()> {
             push(&[Cell::Text(kind.name()), Cell::Text(id), Cell::Text(text)])?;
         }
     }
+    for (kind, id, text) in app.others() {
+        push(&[Cell::Text(kind), Cell::Text(id), Cell::Text(text)])?;
+    }
     for (task, of_task) in &workers.spans {
         let rows: Vec<_> = of_task.iter().map(|span| &span.row).collect();
         let (task, json) = (task.to_string(), serde_json::to_string(&rows)?);

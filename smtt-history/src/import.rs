@@ -101,7 +101,7 @@ fn import_here(
     let log = Log::at(path).with_context(|| format!("cannot read {}", path.display()))?;
     let out = Out::create(store)
         .with_context(|| format!("cannot write to the store {}", store.display()))?;
-    let mut replay = Replay::new(out);
+    let mut replay = Replay::new(out.with_times(bounds.times));
     let mut lines = Lines::new(&log, bounds);
     let (mut damaged, mut too_long, mut named) = (0, 0, Vec::new());
     let mut name = None;
@@ -171,7 +171,7 @@ fn import_here(
         .iter()
         .map(|(line, what)| json!({"line": line, "problem": what}))
         .collect();
-    let about = json!({
+    let mut about = json!({
         "importer": env!("CARGO_PKG_VERSION"),
         "lines": lines.number,
         "bytes": lines.bytes,
@@ -182,6 +182,9 @@ fn import_here(
         "dropped": replay.dropped,
         "droppedDocuments": replay.out.dropped,
     });
+    if let Some(times) = replay.out.lossy_times() {
+        about["lossyTimes"] = times.into();
+    }
     replay.out.meta(Kind::Import, "", &about);
     let (lines, bytes) = (lines.number, lines.bytes);
     let (folder, sizes) = replay.out.finish(store, &id, &name, admission.replaces)?;

@@ -1,7 +1,8 @@
 //! A history that the driver wrote while its application ran: parts with rows of tasks and with Spark's other events.
 //! They are replayed in the order of the events, exactly as a log is, and become the same tables.
 
-use std::collections::HashMap;
+mod rows;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,36 +11,28 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use serde_json::{Value, json};
-use smtt_store::history::columns::{
-    FIRST_METRIC, FIRST_PEAK, META, METRICS, PEAKS, TASK_SQL, TASKS, Table,
-};
+use smtt_store::history::columns::{META, TASK_SQL, TASKS, Table};
 use smtt_store::history::read::Reader;
 use smtt_store::history::{parts, place};
 use smtt_store::read::ParquetError;
 
-use crate::event::{Peaks, TaskInfo, TaskStart, Text};
 use crate::import::{on_deep_stack, short_message};
 use crate::log::Bounds;
 use crate::open::{App, exists};
-use crate::out::{Kind, Out, Sizes};
+use crate::out::{Kind, Out, Sizes, Times};
 use crate::replay::application::summary as summary_of;
-use crate::replay::tasks::End;
 use crate::replay::{Replay, Trouble};
+
+use rows::{Metrics, Rows, Unknowns};
 
 /// Parts with a problem that are named; the others are only counted.
 const NAMED: usize = 20;
 /// Events from the first part that are searched for the application's start.
 const FIRST_EVENTS: u64 = 1000;
-/// Rows of a part's tasks at most. The driver's have 20,000, which is what may wait.
-const ROWS: u64 = 50_000;
-/// Rows of SQL metrics of a part's tasks at most.
-const SQL_ROWS: u64 = 4_000_000;
 /// Events of a part at most.
 const EVENTS: u64 = 1_000_000;
 /// Bytes of a part's events at most. The driver's have 48 Mi characters, of up to three bytes each.
 const EVENT_BYTES: usize = 150 << 20;
-/// Bytes of the texts of a part's tasks at most; the driver's are as long as its events.
-const TEXT_BYTES: usize = 256 << 20;
 /// Bytes of a part's file at most.
 pub(crate) const FILE_BYTES: u64 = 512 << 20;
 /// What the kernel says where a part's place has a link or another kind of file.
@@ -59,6 +52,8 @@ struct About {
     /// Parts, or files of them, that are missing or damaged.
     damaged: u64,
     named: Vec<(u64, String)>,
+    /// Columns that this version does not know and cannot keep.
+    left_out: u64,
     /// Whether the driver wrote its last part.
     is_over: bool,
     modified_ms: i64,
@@ -84,6 +79,7 @@ impl About {
             "lostEvents": self.lost_events,
             "damagedParts": self.damaged,
             "damaged": named.map(|(part, what)| json!({"part": part, "problem": what})).collect::<Vec<_>>(),
+            "leftOutColumns": self.left_out,
             "hasLastPart": self.is_over,
             "dropped": replay.dropped,
             "droppedDocuments": replay.out.dropped,
@@ -108,8 +104,16 @@ fn modified(path: &Path) -> i64 {
     })
 }
 
-/// The events of a part with their numbers, and what the part says of itself.
-type Events = (Value, Vec<(i64, String)>);
+/// The documents of a part.
+#[derive(Default)]
+struct Documents {
+    /// What the part says of itself.
+    said: Value,
+    /// Its events with their numbers.
+    events: Vec<(i64, String)>,
+    /// Documents of kinds that this version does not know: kind, id and text.
+    others: Vec<(String, String, String)>,
+}
 
 /// Opens a table of a part, which has so many rows at most.
 fn part_of(folder: &Path, table: &Table, part: u64, most: u64) -> Result<Reader, ParquetError> {
@@ -123,160 +127,41 @@ fn part_of(folder: &Path, table: &Table, part: u64, most: u64) -> Result<Reader,
     Ok(reader)
 }
 
-fn events(folder: &Path, part: u64, most: u64) -> Result<Events, ParquetError> {
+fn documents(folder: &Path, part: u64, most: u64) -> Result<Documents, ParquetError> {
     let meta = part_of(folder, &META, part, EVENTS)?;
     let all = [0..meta.rows().min(most)];
     let texts = |column| meta.texts_up_to(column, &all, EVENT_BYTES);
     let (kinds, ids, texts) = (texts("kind")?, texts("id")?, texts("json")?);
-    let (mut said, mut events) = (Value::Null, Vec::new());
+    let mut documents = Documents::default();
     for ((kind, id), text) in kinds.into_iter().zip(ids).zip(texts) {
         let (id, text) = (id.unwrap_or_default(), text.unwrap_or_default());
         match kind.as_deref() {
-            Some(parts::PART) => said = serde_json::from_str(&text).unwrap_or_default(),
-            Some(parts::EVENT) => events.extend(id.parse().ok().map(|number| (number, text))),
-            _ => {}
+            Some(parts::PART) => documents.said = serde_json::from_str(&text).unwrap_or_default(),
+            Some(parts::EVENT) => {
+                let event = id.parse().ok().map(|number| (number, text));
+                documents.events.extend(event);
+            }
+            // The documents of these kinds follow from the events.
+            Some(kind) if Kind::ALL.iter().any(|known| known.name() == kind) => {}
+            Some(kind) => documents.others.push((kind.to_owned(), id, text)),
+            None => {}
         }
     }
-    Ok((said, events))
+    Ok(documents)
 }
 
 /// The application's own document; `None` where the folder has no part with its start.
 pub(crate) fn summary(folder: &Path) -> Option<String> {
     let all = parts::listed(folder).ok()?;
     let (first, last) = (*all.numbers.first()?, all.last?);
-    let (_, mut lines) = events(folder, first, FIRST_EVENTS).ok()?;
+    let mut lines = documents(folder, first, FIRST_EVENTS).ok()?.events;
     if last != first && says_last(folder, last) {
-        let end = events(folder, last, u64::MAX).ok()?.1;
+        let end = documents(folder, last, u64::MAX).ok()?.events;
         lines.extend(end.into_iter().rev().take(FIRST_EVENTS as usize));
     }
     let modified = modified(&parts::path(folder, META.name, last));
     let lines = lines.iter().map(|(_, line)| line.as_bytes());
     Some(summary_of(lines, modified)?.to_string())
-}
-
-/// Columns of a part's tasks.
-struct Rows {
-    numbers: Vec<Vec<Option<i64>>>,
-    texts: HashMap<&'static str, Vec<Option<String>>>,
-    started: Vec<Option<i64>>,
-    ended: Vec<Option<i64>>,
-}
-
-impl Rows {
-    fn read(folder: &Path, part: u64) -> Result<Self, ParquetError> {
-        let tasks = part_of(folder, &TASKS, part, ROWS)?;
-        let all = [0..tasks.rows()];
-        let (mut numbers, mut texts) = (Vec::new(), HashMap::new());
-        let mut left = TEXT_BYTES;
-        for column in TASKS.columns {
-            if column.kind == smtt_store::history::columns::Kind::Text {
-                let of = tasks.texts_up_to(column.name, &all, left)?;
-                left = left.saturating_sub(of.iter().flatten().map(String::len).sum());
-                texts.insert(column.name, of);
-                numbers.push(Vec::new());
-            } else {
-                numbers.push(tasks.numbers(column.name, &all)?);
-            }
-        }
-        Ok(Self {
-            numbers,
-            texts,
-            started: tasks.numbers(parts::STARTED, &all)?,
-            ended: tasks.numbers(parts::ENDED, &all)?,
-        })
-    }
-
-    fn number(&self, column: usize, row: usize) -> Option<i64> {
-        self.numbers[column].get(row).copied().flatten()
-    }
-
-    fn int(&self, column: usize, row: usize) -> i32 {
-        let number = self.number(column, row).unwrap_or_default();
-        i32::try_from(number).unwrap_or_default()
-    }
-
-    fn text(&self, column: &str, row: usize) -> Option<&str> {
-        self.texts.get(column)?.get(row)?.as_deref()
-    }
-
-    /// The task as it ended.
-    fn info(&self, row: usize) -> TaskInfo<'_> {
-        let text = |column| Text(self.text(column, row).unwrap_or_default().into());
-        let launch = self.number(8, row).unwrap_or_default();
-        let status = self.text("status", row).unwrap_or_default();
-        TaskInfo {
-            id: self.number(2, row).unwrap_or_default(),
-            index: self.int(3, row),
-            attempt: self.int(4, row),
-            partition: self.number(5, row).and_then(|it| i32::try_from(it).ok()),
-            launch,
-            executor: text("executor_id"),
-            host: text("host"),
-            locality: text("locality"),
-            speculative: self.number(13, row) == Some(1),
-            getting_result: self.number(10, row).unwrap_or_default(),
-            finish: self
-                .number(9, row)
-                .map_or(0, |duration| launch.wrapping_add(duration)),
-            failed: status == "FAILED",
-            killed: status == "KILLED",
-            accumulables: Vec::new(),
-        }
-    }
-
-    fn start(&self, row: usize, replay: &mut Replay) {
-        replay.on_task_start(&TaskStart {
-            stage: self.int(0, row),
-            stage_attempt: self.int(1, row),
-            info: self.info(row),
-        });
-    }
-
-    fn end(&self, row: usize, sql: &Metrics, replay: &mut Replay) -> Result<(), Trouble> {
-        let info = self.info(row);
-        let mut values = [0; METRICS];
-        for (at, value) in values.iter_mut().enumerate() {
-            *value = self.number(FIRST_METRIC + at, row).unwrap_or_default();
-        }
-        let mut peaks = Peaks([None; PEAKS.len()]);
-        for (at, peak) in peaks.0.iter_mut().enumerate() {
-            *peak = self.number(FIRST_PEAK + at, row);
-        }
-        replay.end_task(&End {
-            stage: self.int(0, row),
-            stage_attempt: self.int(1, row),
-            kind: self.text("task_type", row),
-            reason: self.text("end_reason", row).unwrap_or_default(),
-            error: self.text("error", row),
-            accumulators: self.text("accumulators", row),
-            values,
-            heaps: [0, 1].map(|at| self.number(FIRST_METRIC + METRICS + at, row)),
-            peaks,
-            metrics: sql.get(&info.id).map_or(&[], Vec::as_slice),
-            // The driver counts them.
-            unreadable: 0,
-            info: &info,
-        })
-    }
-}
-
-/// SQL metrics by task: accumulator, value, and that it is an SQL metric.
-type Metrics = HashMap<i64, Vec<(i64, i64, bool)>>;
-
-/// SQL metrics of a part's tasks.
-fn metrics(folder: &Path, part: u64) -> Result<Metrics, ParquetError> {
-    let table = part_of(folder, &TASK_SQL, part, SQL_ROWS)?;
-    let all = [0..table.rows()];
-    let tasks = table.numbers("task_id", &all)?;
-    let ids = table.numbers("accumulator_id", &all)?;
-    let values = table.numbers("value", &all)?;
-    let mut by_task = Metrics::new();
-    for ((task, id), value) in tasks.into_iter().zip(ids).zip(values) {
-        if let (Some(task), Some(id), Some(value)) = (task, id, value) {
-            by_task.entry(task).or_default().push((id, value, true));
-        }
-    }
-    Ok(by_task)
 }
 
 fn path_of(folder: &Path, table: &Table, part: u64) -> String {
@@ -312,13 +197,17 @@ enum Step {
 
 /// Replays one part. `last` is the number of the last event before it: nothing is replayed twice.
 fn replay_part(
-    folder: &Path,
+    (folder, unknown): (&Path, &Unknowns),
     part: u64,
     last: &mut i64,
     replay: &mut Replay,
     about: &mut About,
 ) -> Result<()> {
-    let (said, events) = match events(folder, part, u64::MAX) {
+    let Documents {
+        said,
+        events,
+        others,
+    } = match documents(folder, part, u64::MAX) {
         Ok(read) => read,
         Err(error) => {
             if is_machine_s(&error) {
@@ -331,15 +220,18 @@ fn replay_part(
     let number = |name: &str| said[name].as_u64().unwrap_or_default();
     (about.lost_tasks, about.lost_events) = (number("lostTasks"), number("lostEvents"));
     about.is_over = said["last"] == true;
+    for (kind, id, text) in others {
+        replay.out.other(&kind, &id, text);
+    }
     let mut steps: Vec<(i64, Step)> = Vec::new();
     steps.extend(
         (0..)
             .zip(&events)
             .map(|(at, (number, _))| (*number, Step::Event(at))),
     );
-    let (mut rows, mut sql) = (None, Metrics::new());
+    let (mut rows, mut sql) = (None, Metrics::default());
     if number("tasks") > 0 {
-        match Rows::read(folder, part) {
+        match Rows::read(folder, part, &unknown.tasks) {
             Ok(read) => {
                 for (row, (started, ended)) in read.started.iter().zip(&read.ended).enumerate() {
                     steps.extend(started.map(|number| (number, Step::Start(row))));
@@ -354,7 +246,7 @@ fn replay_part(
         }
     }
     if number("taskSql") > 0 {
-        match metrics(folder, part) {
+        match Metrics::read(folder, part, &unknown.task_sql) {
             Ok(read) => sql = read,
             Err(error) if is_machine_s(&error) && !is_not_there(&error) => {
                 return Err(error).with_context(|| path_of(folder, &TASK_SQL, part));
@@ -408,7 +300,12 @@ fn make_within(
     let all =
         parts::listed(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let mut about = About::default();
+    let unknown = Unknowns::of(&folder, &all.numbers, begun + time);
+    about.left_out = unknown.left_out;
     let mut replay = Replay::new(out);
+    replay
+        .out
+        .keep(unknown.tasks.clone(), unknown.task_sql.clone());
     let (mut last, mut expected) = (0, 1_u64);
     for part in all.numbers {
         if begun.elapsed() > time {
@@ -422,7 +319,13 @@ fn make_within(
             about.trouble(missing, "the part is missing");
         }
         expected = part.saturating_add(1);
-        replay_part(&folder, part, &mut last, &mut replay, &mut about)?;
+        replay_part(
+            (&folder, &unknown),
+            part,
+            &mut last,
+            &mut replay,
+            &mut about,
+        )?;
         about.modified_ms = modified(&parts::path(&folder, META.name, part));
     }
     if all.beyond > 0 {
@@ -444,7 +347,10 @@ fn make_within(
     }
     let id = id.to_owned();
     replay.finish(about.modified_ms)?;
-    let document = about.json(&replay);
+    let mut document = about.json(&replay);
+    if let Some(times) = replay.out.lossy_times() {
+        document["lossyTimes"] = times.into();
+    }
     replay.out.meta(Kind::Import, "", &document);
     Ok((replay, about, id))
 }
@@ -474,6 +380,14 @@ pub fn is_live(folder: &Path) -> bool {
 /// When it has no parts, the driver has not written its last part and is not known to be dead, the parts have changed
 /// meanwhile, or the store cannot be written. Then nothing was replaced.
 pub fn compact(store: &Path, name: &str, is_dead: bool) -> Result<Compacted> {
+    compact_with(store, name, is_dead, Times::Complete)
+}
+
+/// As [`compact`], with nanoseconds as exact as `times` says.
+///
+/// # Errors
+/// As [`compact`].
+pub fn compact_with(store: &Path, name: &str, is_dead: bool, times: Times) -> Result<Compacted> {
     let folder = store.join(name);
     if !place::is_safe(name) || !is_live(&folder) {
         bail!("{} has no parts of a history", folder.display());
@@ -484,12 +398,12 @@ pub fn compact(store: &Path, name: &str, is_dead: bool) -> Result<Compacted> {
             folder.display()
         );
     }
-    compact_after(store, name, || {})
+    compact_after((store, times), name, || {})
 }
 
 /// Makes the tables, does `then`, and replaces the parts.
 fn compact_after(
-    store: &Path,
+    (store, times): (&Path, Times),
     name: &str,
     then: impl FnOnce() + Send + 'static,
 ) -> Result<Compacted> {
@@ -504,7 +418,7 @@ fn compact_after(
                 folder.display()
             );
         }
-        let (replay, about, id) = make(&store, &name, Out::create(&store)?)?;
+        let (replay, about, id) = make(&store, &name, Out::create(&store)?.with_times(times))?;
         then();
         // Another process may have made the tables meanwhile, and the parts that were read were half gone.
         let is_same = || is_live(&folder) && state(&folder) == before;
@@ -541,7 +455,7 @@ pub(crate) fn has_last_part(folder: &Path) -> bool {
 
 /// Whether a part says, in its first row, that it is the last. Its events are not read.
 fn says_last(folder: &Path, part: u64) -> bool {
-    events(folder, part, 1).is_ok_and(|(said, _)| said["last"] == true)
+    documents(folder, part, 1).is_ok_and(|it| it.said["last"] == true)
 }
 
 /// Opens an application that has parts only: a finished one becomes compact, one that runs is opened as it is now.

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::codec::{Codec, SUFFIXES, open_regular};
+use crate::out::Times;
 
 /// Suffix of a log that Spark still writes, or whose application died.
 const IN_PROGRESS: &str = ".inprogress";
 /// Prefix of a folder of parts.
-const ROLLING: &str = "eventlog_v2_";
+pub(crate) const ROLLING: &str = "eventlog_v2_";
 
 /// An event log.
 #[derive(Clone, Debug)]
@@ -55,64 +56,69 @@ impl Log {
     /// name of a file.
     #[must_use]
     pub fn find(folder: &Path, name: &str) -> Option<PathBuf> {
-        if name.starts_with(ROLLING)
-            || name.ends_with(IN_PROGRESS)
-            || Codec::of(name) != Codec::Plain
-        {
-            return None;
-        }
-        // Spark names logs so: a dot becomes an underscore, a capital a small letter.
-        let sanitised = name.replace('.', "_").to_ascii_lowercase();
-        let other = Some(sanitised).filter(|sanitised| sanitised != name);
-        named(folder, name).or_else(|| named(folder, &other?))
-    }
-}
-
-/// The log with a name as it is, in the forms that Spark writes.
-fn named(folder: &Path, name: &str) -> Option<PathBuf> {
-    let suffixes = || SUFFIXES.iter().map(|(suffix, _)| *suffix);
-    std::iter::once(format!("{ROLLING}{name}"))
-        .chain(std::iter::once(name.to_owned()))
-        .chain(suffixes().map(|suffix| format!("{name}{suffix}")))
-        .chain(std::iter::once(format!("{name}{IN_PROGRESS}")))
-        .chain(suffixes().map(|suffix| format!("{name}{suffix}{IN_PROGRESS}")))
-        .map(|name| folder.join(name))
-        .find(|path| {
+        let is_there = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() || metadata.is_dir())
+        };
+        spellings(name).into_iter().find_map(|name| {
+            let all = std::iter::once(format!("{ROLLING}{name}")).chain(names(&name));
+            all.map(|name| folder.join(name)).find(is_there)
         })
+    }
 }
 
-/// Parts `events_<number>_<name>` in the order of their numbers. A `.compact` part replaces those up to its number.
-fn parts(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found: Vec<(u64, bool, PathBuf)> = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let number = name
-            .strip_prefix("events_")
-            .and_then(|rest| rest.split('_').next())
-            .and_then(|number| number.parse().ok());
-        if let Some(number) = number {
-            found.push((number, name.ends_with(".compact"), entry.path()));
-        }
+/// Names under which Spark may have logged an application. None where the name is that of a log's file or folder.
+pub(crate) fn spellings(name: &str) -> Vec<String> {
+    if name.starts_with(ROLLING) || name.ends_with(IN_PROGRESS) || Codec::of(name) != Codec::Plain {
+        return Vec::new();
     }
-    if found.is_empty() {
+    // Spark names logs so: a dot becomes an underscore, a capital a small letter.
+    let mut all = vec![name.to_owned()];
+    all.extend(Some(name.replace('.', "_").to_ascii_lowercase()).filter(|it| it != name));
+    all
+}
+
+/// Names of a log that is one file, in the order in which they are looked up.
+pub(crate) fn names(spelling: &str) -> Vec<String> {
+    let suffixes = || SUFFIXES.iter().map(|(suffix, _)| *suffix);
+    std::iter::once(spelling.to_owned())
+        .chain(suffixes().map(|suffix| format!("{spelling}{suffix}")))
+        .chain(std::iter::once(format!("{spelling}{IN_PROGRESS}")))
+        .chain(suffixes().map(|suffix| format!("{spelling}{suffix}{IN_PROGRESS}")))
+        .collect()
+}
+
+/// Parts of a folder.
+fn parts(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        names.extend(entry?.file_name().into_string().ok());
+    }
+    let parts = in_order(names.into_iter());
+    if parts.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,
             format!("{} has no part events_*", folder.display()),
         ));
     }
-    found.sort();
-    let compact = found.iter().rposition(|(_, is_compact, _)| *is_compact);
-    Ok(found
-        .split_off(compact.unwrap_or(0))
-        .into_iter()
-        .map(|(.., path)| path)
-        .collect())
+    Ok(parts.into_iter().map(|name| folder.join(name)).collect())
 }
 
-/// What limits the reading of a log.
+/// Names `events_<number>_<name>` in the order of their numbers. A `.compact` part replaces those up to its number.
+pub(crate) fn in_order(names: impl Iterator<Item = String>) -> Vec<String> {
+    let number = |name: &str| -> Option<u64> {
+        let rest = name.strip_prefix("events_")?;
+        rest.split('_').next()?.parse().ok()
+    };
+    let numbered =
+        names.filter_map(|name| Some((number(&name)?, name.ends_with(".compact"), name)));
+    let mut found: Vec<(u64, bool, String)> = numbered.collect();
+    found.sort();
+    let compact = found.iter().rposition(|(_, is_compact, _)| *is_compact);
+    let parts = found.split_off(compact.unwrap_or(0));
+    parts.into_iter().map(|(.., name)| name).collect()
+}
+
+/// What limits the reading of a log, and what is kept of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Bytes of a line at most; longer lines are skipped and counted.
@@ -121,6 +127,8 @@ pub struct Bounds {
     pub log_bytes: u64,
     /// Longest time of an import.
     pub time: Duration,
+    /// How exact the nanoseconds of tasks are kept.
+    pub times: Times,
 }
 
 impl Default for Bounds {
@@ -129,6 +137,7 @@ impl Default for Bounds {
             line_bytes: 64 << 20,
             log_bytes: 64 << 30,
             time: Duration::from_secs(3600),
+            times: Times::Complete,
         }
     }
 }

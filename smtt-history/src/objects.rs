@@ -10,6 +10,7 @@ pub mod bucket;
 pub mod client;
 mod connect;
 pub mod list;
+pub mod logs;
 pub mod mirror;
 pub mod publish;
 

@@ -74,6 +74,8 @@ fn ranges(tasks: &Reader, stages: usize) -> u64 {
 pub struct App {
     folder: PathBuf,
     documents: BTreeMap<&'static str, Documents>,
+    /// Documents of kinds that this version does not know: kind, id and text.
+    others: Vec<(String, String, String)>,
     /// Positions of each kind's documents, by id and position.
     by_id: BTreeMap<&'static str, Vec<u32>>,
     bytes: usize,
@@ -173,14 +175,16 @@ impl App {
             meta.texts("json", &all)?,
         );
         let mut documents: BTreeMap<&'static str, Documents> = BTreeMap::new();
-        let mut bytes = 0;
+        let (mut bytes, mut others) = (0, Vec::new());
         for ((kind, id), text) in kinds.into_iter().zip(ids).zip(texts) {
             let kind = kind.unwrap_or_default();
-            let Some(kind) = Kind::ALL.iter().find(|known| known.name() == kind) else {
-                continue;
-            };
             let (id, text) = (id.unwrap_or_default(), text.unwrap_or_default());
             bytes += id.len() + text.len() + 64;
+            let Some(kind) = Kind::ALL.iter().find(|known| known.name() == kind) else {
+                bytes += kind.len();
+                others.push((kind, id, text));
+                continue;
+            };
             if kind == &Kind::Executor {
                 bytes += text.len() + LOGS_BYTES;
             }
@@ -206,6 +210,7 @@ impl App {
             id,
             attempt,
             documents,
+            others,
             by_id,
             bytes,
             state,
@@ -296,6 +301,12 @@ impl App {
     #[must_use]
     pub fn all(&self, kind: Kind) -> &[(String, String)] {
         self.documents.get(kind.name()).map_or(&[], Vec::as_slice)
+    }
+
+    /// Documents of kinds that this version does not know: kind, id and text.
+    #[must_use]
+    pub fn others(&self) -> &[(String, String, String)] {
+        &self.others
     }
 
     /// The document of a kind with an id.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use serde_json::Value;
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::columns::{META, METRICS, TASKS};
+use smtt_store::history::columns::{META, METRICS, TASKS, Unknown};
 use smtt_store::history::write::{GROUP_ROWS, Writer, Written};
 use smtt_store::history::{place, same};
 use smtt_store::read::ParquetError;
@@ -19,6 +19,8 @@ use tempfile::TempDir;
 const DOCUMENT_BYTES: usize = 256 << 20;
 /// Bytes of a document at most.
 const LARGEST_DOCUMENT: usize = 64 << 20;
+/// Bytes of the name of a kind that this version does not know, and of a document's id there, at most.
+const OTHER_NAMES: usize = 64;
 /// Bytes of different texts at which a row group ends early: messages of failed tasks can be long.
 const TEXT_BYTES: usize = 32 << 20;
 /// Rows of SQL metrics in a row group at most.
@@ -27,8 +29,38 @@ const SQL_ROWS: usize = 4 * GROUP_ROWS;
 pub(crate) const OWN_BYTES: usize = 4 << 20;
 /// How the names of folders begin and end that are not finished.
 const UNFINISHED: (&str, &str) = (".import-", ".inprogress");
+/// Columns of `tasks` with nanoseconds.
+const NANOSECONDS: [&str; 3] = [
+    "executor_deserialize_cpu_time_ns",
+    "executor_cpu_time_ns",
+    "shuffle_write_time_ns",
+];
+/// Key of [`Times`] in the own metadata of a table whose times are not complete.
+pub const TIMES_KEY: &str = "smtt.history.times";
 /// Key of the application's id in a table's own metadata.
 pub const APPLICATION_KEY: &str = "smtt.application_id";
+
+/// How exact the nanoseconds of tasks are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Times {
+    /// As Spark said them.
+    #[default]
+    Complete,
+    /// As whole microseconds, which take less room.
+    Microseconds,
+}
+
+impl Times {
+    fn of(self, nanoseconds: i64) -> i64 {
+        match self {
+            Self::Complete => nanoseconds,
+            Self::Microseconds => {
+                let microseconds = nanoseconds.saturating_add(500).div_euclid(1000);
+                microseconds.saturating_mul(1000)
+            }
+        }
+    }
+}
 
 /// What a document describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,7 +152,10 @@ pub struct Out {
     tasks: Rows<Batch>,
     task_sql: Rows<same::Rows>,
     documents: BTreeMap<(Kind, Order), String>,
+    /// Documents of kinds that this version does not know, by kind and id.
+    others: BTreeMap<(String, String), String>,
     document_bytes: usize,
+    times: Times,
     most: usize,
     /// Documents that had no place.
     pub dropped: u64,
@@ -215,10 +250,34 @@ impl Out {
             tasks: Rows::new(Batch::new(&TASKS)),
             task_sql: Rows::new(same::Rows::default()),
             documents: BTreeMap::new(),
+            others: BTreeMap::new(),
             document_bytes: 0,
+            times: Times::Complete,
             most: DOCUMENT_BYTES,
             dropped: 0,
         })
+    }
+
+    /// Keeps nanoseconds so exactly. There is no row yet.
+    #[must_use]
+    pub const fn with_times(mut self, times: Times) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// How exact nanoseconds are kept, for the document of the import; `None` where they are complete.
+    #[must_use]
+    pub const fn lossy_times(&self) -> Option<&'static str> {
+        match self.times {
+            Times::Complete => None,
+            Times::Microseconds => Some("us"),
+        }
+    }
+
+    /// Keeps columns that this version does not know, beside those of `tasks` and `task_sql`. There is no row yet.
+    pub fn keep(&mut self, tasks: Vec<Unknown>, task_sql: Vec<Unknown>) {
+        self.tasks.waiting = Batch::with(&TASKS, tasks);
+        self.task_sql.waiting = same::Rows::with(task_sql);
     }
 
     /// Adds a task attempt.
@@ -227,7 +286,19 @@ impl Out {
     /// When the table cannot be written.
     pub fn task(&mut self, row: &[Cell<'_>]) -> Result<(), ParquetError> {
         let waiting = &mut self.tasks.waiting;
-        waiting.push(row);
+        if self.times == Times::Complete {
+            waiting.push(row);
+        } else {
+            let mut row = row.to_vec();
+            for (cell, column) in row.iter_mut().zip(TASKS.columns) {
+                if let Cell::Number(value) = cell
+                    && NANOSECONDS.contains(&column.name)
+                {
+                    *value = self.times.of(*value);
+                }
+            }
+            waiting.push(&row);
+        }
         if waiting.len() >= GROUP_ROWS || waiting.text_bytes() >= TEXT_BYTES {
             self.flush_tasks()?;
         }
@@ -235,7 +306,7 @@ impl Out {
     }
 
     /// Adds an SQL metric of a task attempt: its accumulator and value. The task has a stage, an attempt and an id, and
-    /// figures in the order of the columns of `tasks`.
+    /// figures in the order of the columns of `tasks`; `further` are the cells of unknown columns.
     ///
     /// # Errors
     /// When the table cannot be written.
@@ -244,9 +315,10 @@ impl Out {
         task: [i64; 3],
         figures: &[i64; METRICS],
         metric: (i64, i64),
+        further: &[Cell<'_>],
     ) -> Result<(), ParquetError> {
         let waiting = &mut self.task_sql.waiting;
-        waiting.push(task, figures, metric);
+        waiting.push(task, figures, metric, further);
         if waiting.batch().len() >= SQL_ROWS {
             self.flush_sql()?;
         }
@@ -254,12 +326,14 @@ impl Out {
     }
 
     fn flush_tasks(&mut self) -> Result<(), ParquetError> {
-        let batch = std::mem::replace(&mut self.tasks.waiting, Batch::new(&TASKS));
+        let next = Batch::with(&TASKS, self.tasks.waiting.unknown().to_vec());
+        let batch = std::mem::replace(&mut self.tasks.waiting, next);
         self.tasks.write(self.folder.path(), &batch)
     }
 
     fn flush_sql(&mut self) -> Result<(), ParquetError> {
-        let batch = std::mem::take(&mut self.task_sql.waiting).finish();
+        let next = same::Rows::with(self.task_sql.waiting.batch().unknown().to_vec());
+        let batch = std::mem::replace(&mut self.task_sql.waiting, next).finish();
         self.task_sql.write(self.folder.path(), &batch)
     }
 
@@ -303,6 +377,20 @@ impl Out {
         }
         self.document_bytes = bytes;
         self.documents.insert(key, text);
+    }
+
+    /// Adds a document of a kind that this version does not know, as it is. One without place is counted.
+    pub fn other(&mut self, kind: &str, id: &str, text: String) {
+        let key = (kind.to_owned(), id.to_owned());
+        let before = self.others.get(&key).map_or(0, String::len);
+        let bytes = self.document_bytes - before + text.len();
+        let fits = kind.len() <= OTHER_NAMES && id.len() <= OTHER_NAMES;
+        if !fits || text.len() > LARGEST_DOCUMENT || bytes > self.most {
+            self.dropped += 1;
+            return;
+        }
+        self.document_bytes = bytes;
+        self.others.insert(key, text);
     }
 
     /// Finishes the tables and gives the folder its name in the store. A folder of that name is replaced as a whole, or
@@ -350,12 +438,19 @@ impl Out {
         self.flush_sql()?;
         let folder = self.folder.path();
         let mut documents = Batch::new(&META);
-        for ((kind, (_, id)), text) in &self.documents {
-            documents.push(&[Cell::Text(kind.name()), Cell::Text(id), Cell::Text(text)]);
+        // Each document goes as soon as it is there: all of them twice would be the most memory of an import.
+        for ((kind, (_, id)), text) in std::mem::take(&mut self.documents) {
+            documents.push(&[kind.name(), &id, &text].map(Cell::Text));
+        }
+        for ((kind, id), text) in std::mem::take(&mut self.others) {
+            documents.push(&[kind, id, text].each_ref().map(|it| Cell::Text(it)));
         }
         let meta = Writer::create(&META, folder, "import", &[(APPLICATION_KEY, id)])?;
         let mut meta = meta.thorough();
         meta.write(&documents)?;
+        if let (Some(times), Some(writer)) = (self.lossy_times(), &mut self.tasks.writer) {
+            writer.say(TIMES_KEY, times);
+        }
         let sizes = Sizes {
             tasks: self.tasks.finish(id)?,
             task_sql: self.task_sql.finish(id)?,

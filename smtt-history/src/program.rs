@@ -16,6 +16,7 @@ use crate::log::Bounds;
 use crate::objects::Location;
 use crate::objects::bucket::Bucket;
 use crate::objects::client::Store;
+use crate::objects::logs::{Logs, copied};
 use crate::objects::mirror::Mirror;
 use crate::open::App;
 use crate::perfetto as trace;
@@ -90,6 +91,8 @@ fn run(command: Command) -> Result<bool> {
             store,
             max_bytes,
             replace,
+            times,
+            copies,
             logs,
         } => {
             let admission = Admission {
@@ -98,15 +101,25 @@ fn run(command: Command) -> Result<bool> {
             };
             let bounds = Bounds {
                 log_bytes: max_bytes,
+                times: times.times(),
                 ..Bounds::default()
             };
-            // An import copies nothing.
+            // An import copies nothing of the store.
             let store = Store::open(&store, 0)?;
             let mut is_whole = true;
             for log in logs {
-                // Who names a log by a link means its target.
-                let log = std::fs::canonicalize(&log).unwrap_or(log);
-                match store.import(&log, bounds, &admission) {
+                let done = match &log {
+                    Location::Folder(path) => {
+                        // Who names a log by a link means its target.
+                        let target = std::fs::canonicalize(path);
+                        let target = target.as_deref().unwrap_or(path);
+                        store.import(target, bounds, &admission)
+                    }
+                    Location::Bucket(url) => copied(url, copies.object_cache_bytes)
+                        .and_then(|copy| store.import(&copy.path, bounds, &admission))
+                        .with_context(|| log.to_string()),
+                };
+                match done {
                     Ok(done) => {
                         let bytes = done.sizes.tasks.bytes
                             + done.sizes.task_sql.bytes
@@ -121,7 +134,7 @@ fn run(command: Command) -> Result<bool> {
                             done.folder.display()
                         );
                         for (line, what) in &done.named {
-                            eprintln!("{}, line {line}: {what}", log.display());
+                            eprintln!("{log}, line {line}: {what}");
                         }
                         is_whole &= done.damaged == 0 && done.too_long == 0;
                     }
@@ -137,6 +150,7 @@ fn run(command: Command) -> Result<bool> {
             store,
             copies,
             dead,
+            times,
             apps,
         } => {
             let store = Store::open(&store, copies.object_cache_bytes)?;
@@ -147,7 +161,7 @@ fn run(command: Command) -> Result<bool> {
                 apps
             };
             for app in all {
-                match store.compact(&app, dead) {
+                match store.compact(&app, dead, times.times()) {
                     Ok(done) => {
                         let sizes = [done.sizes.tasks, done.sizes.task_sql, done.sizes.meta];
                         println!(
@@ -248,7 +262,9 @@ fn run(command: Command) -> Result<bool> {
             };
             let settings = Settings {
                 store,
-                event_logs,
+                event_logs: event_logs
+                    .map(|it| Logs::open(it, copies.object_cache_bytes))
+                    .transpose()?,
                 cache_bytes,
                 bounds: Bounds::default(),
                 bucket,

@@ -5,6 +5,7 @@ mod bucket;
 mod compress;
 mod failed;
 mod listen;
+mod logs;
 mod quantiles;
 pub(crate) mod routes;
 pub(crate) mod stages;
@@ -30,23 +31,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::import::{Admission, import};
 use crate::live::{self, is_live};
-use crate::log::{Bounds, Log};
+use crate::log::Bounds;
 use crate::objects::list::Applications;
+use crate::objects::logs::{BucketLogs, Found, Logs};
 use crate::objects::mirror::Mirror;
 use crate::open::{App, exists};
 use crate::timeline::memory::Memory;
 use crate::timeline::model::Model;
 
+use applications::folder::Folder;
+
 pub use listen::{Listen, ListenError};
 pub use routes::router;
 
 /// What a server serves.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// Folder of the applications.
     pub store: PathBuf,
-    /// Spark's folder of event logs, from which applications are imported when they are first opened.
-    pub event_logs: Option<PathBuf>,
+    /// Spark's event logs, from which applications are imported when they are first opened.
+    pub event_logs: Option<Logs>,
     /// Bytes of open applications at most.
     pub cache_bytes: u64,
     /// Limits of an import.
@@ -87,6 +91,8 @@ pub struct Server {
     failed: Cache<String, Refusal>,
     /// When an application that was imported here may be imported again.
     again: Cache<String, Instant>,
+    /// The applications of a store that is a folder.
+    folder: Arc<Folder>,
     /// The list of the bucket's applications.
     listed: Option<Arc<Applications>>,
 }
@@ -109,6 +115,10 @@ enum Source {
     Log(PathBuf),
     /// A log that has grown since the application was imported, before it ended.
     Grown(PathBuf),
+    /// A bucket that may have the log, and the bytes of the log that was imported before.
+    Asked(Arc<BucketLogs>, Option<u64>),
+    /// A log in a bucket, and whether it has grown since an import.
+    InBucket(Arc<BucketLogs>, Found, bool),
     /// Parts in the store.
     Parts,
 }
@@ -176,6 +186,7 @@ impl Server {
                 .bucket
                 .as_ref()
                 .map(|mirror| Arc::new(Applications::new(Arc::clone(mirror.bucket())))),
+            folder: Arc::new(Folder::new(settings.store.clone())),
             settings,
             answers: Arc::new(Semaphore::new(ANSWERS)),
             bodies: Arc::new(Semaphore::new(BODY_KIB as usize)),
@@ -217,7 +228,19 @@ impl Server {
                 }
                 AppOrSource::Source(name, source) => {
                     drop(turn);
-                    let is_there = matches!(source, Source::Grown(_));
+                    let source = match source {
+                        Source::Asked(logs, imported) => {
+                            match self.ask(&name, logs, imported).await? {
+                                Some(source) => source,
+                                None => {
+                                    has_imported = true;
+                                    continue;
+                                }
+                            }
+                        }
+                        source => source,
+                    };
+                    let is_there = matches!(source, Source::Grown(_) | Source::InBucket(.., true));
                     let imported = self.import(name, source).await;
                     // The server's log says why it failed. What was imported before is still an answer.
                     if !is_there && let Some(app) = imported? {
@@ -238,18 +261,6 @@ impl Server {
         turn.map_err(Refusal::failed)
     }
 
-    /// The log of an application that was imported before it ended, if it has grown since and may be imported again.
-    fn grown(&self, name: &str, app: &App) -> Option<PathBuf> {
-        let (logs, bytes) = (self.settings.event_logs.as_ref()?, app.unfinished_bytes()?);
-        let again = self.again.get(name);
-        if again.is_some_and(|again| Instant::now() < again) {
-            return None;
-        }
-        let path = Log::find(logs, name)?;
-        let log = Log::at(&path).ok()?;
-        (log.bytes > bytes).then_some(path)
-    }
-
     fn find(
         &self,
         id: &str,
@@ -266,7 +277,7 @@ impl Server {
             }
             let grown = self.grown(&name, &app).filter(|_| may_import_again);
             Ok(match grown {
-                Some(log) => AppOrSource::Source(name.clone(), Source::Grown(log)),
+                Some(source) => AppOrSource::Source(name.clone(), source),
                 None => AppOrSource::App(app),
             })
         };
@@ -288,17 +299,8 @@ impl Server {
         if is_live(&folder) {
             return Ok(AppOrSource::Source(name, Source::Parts));
         }
-        let Some(logs) = &self.settings.event_logs else {
-            return Err(Refusal::not_found(format!(
-                "unknown app {name}: the store does not have it, and no folder of event logs is set (--event-logs)"
-            )));
-        };
-        let log = Log::find(logs, &name).ok_or_else(|| {
-            Refusal::not_found(format!(
-                "unknown app {name}: neither the store nor the folder of event logs has it"
-            ))
-        })?;
-        Ok(AppOrSource::Source(name, Source::Log(log)))
+        let source = self.log(&name)?;
+        Ok(AppOrSource::Source(name, source))
     }
 
     /// Waits until tables are made, and begins it where that does not run.
@@ -333,6 +335,11 @@ impl Server {
             let result = match source {
                 Source::Log(log) => server.import_here(&name, &log, false),
                 Source::Grown(log) => server.import_here(&name, &log, true),
+                Source::InBucket(logs, log, replaces) => {
+                    server.import_copy(&name, (&logs, &log), replaces)
+                }
+                // It was asked before this.
+                Source::Asked(..) => Err(logs::has_no_log(&name)),
                 Source::Parts => server.read_parts(&name),
             };
             let pause = AGAIN.0.max(begun.elapsed() * AGAIN.1);

@@ -24,5 +24,6 @@ mod tests;
 pub const MAGIC_KEY: &str = "smtt.history";
 /// Key of the format's version in a file's own metadata.
 pub const VERSION_KEY: &str = "smtt.history.version";
-/// Version that this crate writes. A reader accepts its neighbours: an unknown column is ignored, a missing one is absent.
+/// Version that this crate writes. A reader accepts its neighbours: an unknown column or kind of document has no part in an
+/// answer and is kept by a merge, a missing column is absent.
 pub const VERSION: u32 = 2;

@@ -18,7 +18,7 @@ pub fn serve(store: &Path, event_logs: Option<PathBuf>) -> Result<u16> {
     let port = free_port()?;
     let settings = Settings {
         store: store.to_owned(),
-        event_logs,
+        event_logs: event_logs.map(Into::into),
         cache_bytes: 64 << 20,
         bounds: Bounds::default(),
         bucket: None,

@@ -1,11 +1,13 @@
 //! Parts as a driver writes them, and what readers make of them where some are missing, damaged or there twice.
 
+mod versions;
+
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::columns::{Column, META, TASKS, Table};
+use smtt_store::history::columns::{Column, FIRST_METRIC, META, METRICS, TASKS, Table};
 use smtt_store::history::place;
 use smtt_store::history::write::Writer;
 
@@ -14,7 +16,7 @@ use crate::import::{Admission, import};
 use crate::log::Bounds;
 
 const WIDTH: usize = TASKS.columns.len() + 2;
-const COLUMNS: [Column; WIDTH] = {
+const COLUMNS: [Column<'static>; WIDTH] = {
     let mut all = [TASKS.columns[0]; WIDTH];
     let mut at = 0;
     while at < TASKS.columns.len() {
@@ -202,6 +204,53 @@ fn rows_and_events_of_one_part_are_replayed_in_the_order_of_their_numbers() {
 }
 
 #[test]
+fn lossy_times_are_the_same_by_an_import_and_a_compaction() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let (store, imported) = (folder.path().join("store"), folder.path().join("imported"));
+    let lines = lines();
+    let line = r#""Task Metrics":{"Executor Run Time":40}"#;
+    let cpu = line.replace("{\"Executor", "{\"Executor CPU Time\":1234567,\"Executor");
+    let logged: Vec<String> = lines.iter().map(|(_, it)| it.replace(line, &cpu)).collect();
+    let log = folder.path().join("log");
+    fs::write(&log, logged.join("\n")).expect("writes");
+    let bounds = Bounds {
+        times: Times::Microseconds,
+        ..Bounds::default()
+    };
+    let done = import(&imported, &log, bounds, &Admission::default()).expect("imports");
+    parts_of(&store.join("app-1"));
+    let compacted = compact_with(&store, "app-1", false, Times::Microseconds).expect("compacts");
+    for (folder, of_task_2) in [(&done.folder, 1_235_000), (&compacted.folder, 0)] {
+        let app = App::open(folder).expect("opens");
+        assert_eq!(about(&app)["lossyTimes"], "us");
+        let tasks = app.tasks().expect("opens");
+        assert_eq!(tasks.said(crate::out::TIMES_KEY).as_deref(), Some("us"));
+        let all = [0..2];
+        let cpu = tasks.numbers("executor_cpu_time_ns", &all).expect("reads");
+        assert_eq!(cpu, [Some(0), Some(of_task_2)]);
+        let run = tasks.numbers("executor_run_time_ms", &all).expect("reads");
+        assert_eq!(run, [Some(50), Some(40)]);
+    }
+    // Sums of stages are those of Spark's own figures.
+    let app = App::open(&done.folder).expect("opens");
+    let stage = app.one(Kind::Stage, "0.0").expect("is there");
+    assert!(stage.contains("\"executorCpuTime\":1234567"), "{stage}");
+    let complete = import(
+        &folder.path().join("complete"),
+        &log,
+        Bounds::default(),
+        &Admission::default(),
+    );
+    let app = App::open(&complete.expect("imports").folder).expect("opens");
+    let tasks = app.tasks().expect("opens");
+    let cpu = tasks
+        .numbers("executor_cpu_time_ns", &[0..2])
+        .expect("reads");
+    assert_eq!(cpu, [Some(0), Some(1_234_567)]);
+    assert!(tasks.said(crate::out::TIMES_KEY).is_none() && about(&app)["lossyTimes"].is_null());
+}
+
+#[test]
 fn parts_become_the_tables_of_an_import() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let store = folder.path().join("store");
@@ -289,16 +338,134 @@ fn of_two_that_compact_one_replaces_and_the_other_leaves_its_tables() {
     let store = folder.path().join("store");
     parts_of(&store.join("app-1"));
     let other = store.clone();
-    let error = compact_after(&store, "app-1", move || {
+    let error = compact_after((&store, Times::Complete), "app-1", move || {
         compact(&other, "app-1", false).expect("compacts");
     })
     .expect_err("was second");
     assert!(error.to_string().contains("has changed"), "{error:#}");
     same_as_an_import(folder.path(), &store.join("app-1"));
-    let names = fs::read_dir(&store).expect("lists").flatten();
-    let mut names: Vec<_> = names.map(|it| it.file_name()).collect();
+    assert_eq!(names_in(&store), [".lock", "app-1"]);
+}
+
+/// The application's log, beside the store.
+fn log_of(folder: &Path) -> PathBuf {
+    let log = folder.join("log");
+    let lines: Vec<String> = lines().into_iter().map(|(_, line)| line).collect();
+    fs::write(&log, lines.join("\n")).expect("writes");
+    log
+}
+
+fn names_in(store: &Path) -> Vec<String> {
+    let names = fs::read_dir(store).expect("lists").flatten();
+    let mut names: Vec<String> = names
+        .filter_map(|it| it.file_name().into_string().ok())
+        .collect();
     names.sort();
-    assert_eq!(names, [".lock", "app-1"]);
+    names
+}
+
+#[test]
+fn two_importers_and_a_compaction_at_once_make_one_application() {
+    let replaces = Admission {
+        name: None,
+        replaces: true,
+    };
+    for round in 0..20 {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let store = folder.path().join("store");
+        parts_of(&store.join("app-1"));
+        let log = log_of(folder.path());
+        let begin = std::sync::Barrier::new(3);
+        // Importers that may not replace find parts or tables in any case, and change nothing.
+        let admission = if round % 4 == 3 {
+            Admission::default()
+        } else {
+            replaces.clone()
+        };
+        let done = std::thread::scope(|scope| {
+            let importer = || {
+                scope.spawn(|| {
+                    begin.wait();
+                    import(&store, &log, Bounds::default(), &admission).map(|it| it.sizes)
+                })
+            };
+            let importers = [importer(), importer()];
+            let compaction = scope.spawn(|| {
+                begin.wait();
+                compact(&store, "app-1", false).map(|it| it.sizes)
+            });
+            let importers = importers.map(|it| it.join().expect("ends"));
+            (importers, compaction.join().expect("ends"))
+        });
+        let ([first, second], compaction) = done;
+        for imported in [&first, &second] {
+            match imported {
+                Ok(sizes) => assert!(admission.replaces && sizes.tasks.rows == 2),
+                Err(error) => assert!(
+                    !admission.replaces && error.to_string().contains("--replace"),
+                    "{error:#}"
+                ),
+            }
+        }
+        // The compaction replaces its parts or, where an importer did, says why it does not.
+        match &compaction {
+            Ok(sizes) => assert_eq!(sizes.tasks.rows, 2),
+            Err(error) => assert!(
+                admission.replaces && !is_live(&store.join("app-1")),
+                "{error:#}"
+            ),
+        }
+        assert_eq!(names_in(&store), [".lock", "app-1"]);
+        assert!(!is_live(&store.join("app-1")));
+        same_as_an_import(folder.path(), &store.join("app-1"));
+    }
+}
+
+#[test]
+fn a_compaction_leaves_what_two_importers_made_meanwhile() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let store = folder.path().join("store");
+    parts_of(&store.join("app-1"));
+    let log = log_of(folder.path());
+    let other = store.clone();
+    let error = compact_after((&store, Times::Complete), "app-1", move || {
+        let replaces = Admission {
+            name: None,
+            replaces: true,
+        };
+        let import = || import(&other, &log, Bounds::default(), &replaces).expect("imports");
+        std::thread::scope(|scope| {
+            let both = [scope.spawn(import), scope.spawn(import)];
+            for import in both {
+                import.join().expect("ends");
+            }
+        });
+    })
+    .expect_err("was third");
+    assert!(error.to_string().contains("has changed"), "{error:#}");
+    assert_eq!(names_in(&store), [".lock", "app-1"]);
+    same_as_an_import(folder.path(), &store.join("app-1"));
+}
+
+#[test]
+fn an_importer_replaces_what_a_compaction_made_meanwhile() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let store = folder.path().join("store");
+    parts_of(&store.join("app-1"));
+    let log = log_of(folder.path());
+    let replaces = Admission {
+        name: Some("app-1".to_owned()),
+        replaces: true,
+    };
+    let other = store.clone();
+    let compacts = move |name: &str| {
+        compact(&other, name, false)?;
+        Ok(true)
+    };
+    let done = crate::import::import_unless(&store, &log, Bounds::default(), &replaces, compacts);
+    assert_eq!(done.expect("imports").sizes.tasks.rows, 2);
+    assert_eq!(names_in(&store), [".lock", "app-1"]);
+    same_as_an_import(folder.path(), &store.join("app-1"));
 }
 
 #[test]
@@ -308,7 +475,9 @@ fn a_part_that_comes_while_the_tables_are_made_keeps_the_parts() {
     parts_of(&store.join("app-1"));
     let own = store.join("app-1");
     let more = own.clone();
-    let error = compact_after(store, "app-1", move || part(&more, 4, &[], &[], "{}"));
+    let error = compact_after((store, Times::Complete), "app-1", move || {
+        part(&more, 4, &[], &[], "{}")
+    });
     assert!(error.is_err() && is_live(&own));
     assert_eq!(parts::list(&own).expect("lists"), [1, 2, 3, 4]);
 }
@@ -339,7 +508,14 @@ fn a_part_that_vanishes_or_cannot_be_read_is_an_error_and_no_damage() {
     fs::remove_file(&missing).expect("removes");
     let (mut last, mut about) = (0, About::default());
     let mut replay = Replay::new(Out::create(store).expect("creates"));
-    let error = replay_part(&own, 2, &mut last, &mut replay, &mut about).expect_err("is an error");
+    let error = replay_part(
+        (&own, &Unknowns::default()),
+        2,
+        &mut last,
+        &mut replay,
+        &mut about,
+    )
+    .expect_err("is an error");
     assert!(format!("{error:#}").contains("meta-000002"), "{error:#}");
     fs::write(&missing, bytes).expect("writes");
     assert_eq!(compact(store, "app-1", false).expect("compacts").lost, 0);

@@ -177,6 +177,41 @@ impl Bucket {
         )))
     }
 
+    /// The wanted ones of the objects at the store's top whose names begin so.
+    ///
+    /// # Errors
+    /// When the store gives no answer, or the listing has too many pages.
+    pub async fn beginning(&self, first: &str, wanted: &[String]) -> Result<Vec<Object>, Trouble> {
+        let prefix = format!("{}{first}", self.prefix);
+        let (mut objects, mut page_token) = (Vec::new(), None);
+        for _ in 0..PAGES {
+            let options = PaginatedListOptions {
+                page_token,
+                delimiter: Some("/".into()),
+                ..Default::default()
+            };
+            let page = self.store.list_paginated(Some(&prefix), options);
+            let page = self.asked(first, page).await?;
+            objects.extend(page.result.objects.into_iter().filter_map(|object| {
+                let name = object.location.as_ref().strip_prefix(&self.prefix)?;
+                wanted.iter().any(|it| it == name).then(|| Object {
+                    name: name.to_owned(),
+                    size: object.size,
+                    tag: object.e_tag,
+                    modified_ms: object.last_modified.timestamp_millis(),
+                })
+            }));
+            page_token = page.page_token;
+            if page_token.is_none() || objects.len() == wanted.len() {
+                return Ok(objects);
+            }
+        }
+        Err(Trouble::Failed(format!(
+            "{}: the listing has more than {PAGES} pages",
+            self.shown(first)
+        )))
+    }
+
     /// Names of the folders at the store's top, and whether there are more than were listed.
     ///
     /// # Errors

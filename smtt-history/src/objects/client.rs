@@ -15,6 +15,7 @@ use super::publish;
 use crate::import::{self, Admission, Imported};
 use crate::live::{self, Compacted};
 use crate::log::Bounds;
+use crate::out::Times;
 
 /// Folders of a bucket that are examined at a time.
 const QUESTIONS: usize = 16;
@@ -97,11 +98,11 @@ impl Store {
     ///
     /// # Errors
     /// As [`live::compact`].
-    pub fn compact(&self, name: &str, is_dead: bool) -> Result<Compacted> {
+    pub fn compact(&self, name: &str, is_dead: bool, times: Times) -> Result<Compacted> {
         match self {
-            Self::Folder(folder) => live::compact(folder, name, is_dead),
+            Self::Folder(folder) => live::compact_with(folder, name, is_dead, times),
             Self::Bucket { runtime, mirror } => {
-                publish::compact(runtime.handle(), mirror, name, is_dead)
+                publish::compact(runtime.handle(), mirror, (name, is_dead), times)
             }
         }
     }

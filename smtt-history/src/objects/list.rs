@@ -18,7 +18,7 @@ use super::bucket::{Bucket, Object, Trouble};
 use super::mirror::finished;
 use crate::live::{self, FILE_BYTES};
 use crate::open::summary_up_to;
-use crate::serve::applications::{LISTED, TEXTS, is_of};
+use crate::serve::applications::{LISTED, TEXTS, is_of, newest_first};
 
 /// Age up to which a list is used.
 const FRESH: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const TABLES_KIB: u32 = 512 << 10;
 
 /// An application's document, and until when it is used.
 type Document = (Arc<str>, Instant);
-/// Documents of all applications, the greatest name first.
+/// Documents of all applications, the last begun first as far as their ids say it.
 type Texts = Arc<Vec<Arc<str>>>;
 type Ended = watch::Receiver<Option<Result<Texts, Trouble>>>;
 
@@ -192,8 +192,7 @@ impl Applications {
         let (names, is_cut) = self.bucket.folders().await?;
         let names: HashSet<String> = names.into_iter().filter(|it| place::is_safe(it)).collect();
         let mut names: Vec<String> = names.into_iter().collect();
-        // Ids begin with or end in their time.
-        names.sort_unstable_by(|left, right| right.cmp(left));
+        newest_first(&mut names);
         if is_cut || names.len() > LISTED {
             let left_out = names.len().saturating_sub(LISTED);
             tracing::warn!(left_out, "the list of applications is cut");

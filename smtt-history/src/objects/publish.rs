@@ -22,6 +22,7 @@ use crate::import::{Admission, Imported, import_unless};
 use crate::live::{self, Compacted};
 use crate::log::Bounds;
 use crate::open::summary;
+use crate::out::Times;
 
 /// Age at which a table that no pointer names is deleted. An import takes an hour at most, so its writer is gone.
 const ORPHAN: Duration = Duration::from_secs(24 * 3600);
@@ -211,16 +212,21 @@ pub fn import(
 ///
 /// # Errors
 /// As [`live::compact`].
-pub fn compact(handle: &Handle, mirror: &Mirror, name: &str, is_dead: bool) -> Result<Compacted> {
-    compact_after(handle, mirror, name, is_dead, || {})
+pub fn compact(
+    handle: &Handle,
+    mirror: &Mirror,
+    (name, is_dead): (&str, bool),
+    times: Times,
+) -> Result<Compacted> {
+    compact_after(handle, mirror, (name, is_dead), times, || {})
 }
 
 /// Makes the tables, does `then`, and replaces the parts.
 pub(super) fn compact_after(
     handle: &Handle,
     mirror: &Mirror,
-    name: &str,
-    is_dead: bool,
+    (name, is_dead): (&str, bool),
+    times: Times,
     then: impl FnOnce(),
 ) -> Result<Compacted> {
     let (bucket, most) = (mirror.bucket(), mirror.most());
@@ -251,7 +257,7 @@ pub(super) fn compact_after(
     }
     let mirror = Mirror::keeping(Arc::clone(bucket), most)?;
     handle.block_on(mirror.update(name))?;
-    let mut done = live::compact(mirror.folder(), name, is_dead)?;
+    let mut done = live::compact_with(mirror.folder(), name, is_dead, times)?;
     then();
     let now = handle.block_on(ApplicationObjects::of(bucket, name))?;
     let last_part = found.last_part();

@@ -58,6 +58,10 @@ pub(crate) struct End<'a> {
     pub metrics: &'a [(i64, i64, bool)],
     /// SQL metrics whose update is no integer.
     pub unreadable: u64,
+    /// Values of columns of `tasks` that this version does not know.
+    pub further: &'a [Cell<'a>],
+    /// Values of columns of `task_sql` that this version does not know, for each of `metrics`; empty where there are none.
+    pub of_metrics: &'a [Vec<Cell<'a>>],
 }
 
 /// Takes room for an index or a reason, which a set or a map has when `insert` says that it is new.
@@ -184,6 +188,8 @@ impl Replay {
             peaks: event.peaks,
             metrics: &metrics,
             unreadable,
+            further: &[],
+            of_metrics: &[],
         })
     }
 
@@ -366,17 +372,27 @@ impl Replay {
         for (cell, peak) in row[FIRST_PEAK..].iter_mut().zip(peaks) {
             *cell = Cell::optional(*peak);
         }
-        Ok(self.out.task(&row)?)
+        if event.further.is_empty() {
+            return Ok(self.out.task(&row)?);
+        }
+        let mut all = row.to_vec();
+        all.extend_from_slice(event.further);
+        Ok(self.out.task(&all)?)
     }
 
     fn write_sql(&mut self, event: &End<'_>) -> Result<(), Trouble> {
-        for (id, value, _) in event.metrics.iter().filter(|(.., is_sql)| *is_sql) {
+        for (at, (id, value, is_sql)) in event.metrics.iter().enumerate() {
+            if !is_sql {
+                continue;
+            }
+            let further = event.of_metrics.get(at).map_or(&[][..], Vec::as_slice);
             let task = [
                 event.stage.into(),
                 event.stage_attempt.into(),
                 event.info.id,
             ];
-            self.out.task_sql(task, &event.values, (*id, *value))?;
+            self.out
+                .task_sql(task, &event.values, (*id, *value), further)?;
         }
         for _ in 0..event.unreadable {
             self.drop_one("SQL metrics that are no integer");

@@ -1,12 +1,14 @@
-//! The list of applications: the folders of the store, newest first.
+//! The list of applications: the folders of the store, those that ended last first.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::fs;
-use std::path::{Path, PathBuf};
+pub(crate) mod folder;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use serde::Deserialize;
 use serde_json::Value;
 use smtt_store::history::place;
@@ -14,8 +16,8 @@ use smtt_store::history::place;
 use super::Refusal;
 use super::routes::{Answer, Parameters, joined, known};
 use crate::json::milliseconds;
-use crate::live;
-use crate::open::{exists, summary_up_to};
+
+use folder::{Folder, Named};
 
 /// Applications of which a list reads the summary at most.
 pub(crate) const LISTED: usize = 10_000;
@@ -23,43 +25,15 @@ pub(crate) const LISTED: usize = 10_000;
 /// name.
 pub(crate) const TEXTS: (usize, usize) = (256 << 10, 32 << 20);
 
+/// How far a driver's clock may be ahead of the store's, in milliseconds.
+const CLOCKS_MS: i64 = 60_000;
+
 /// Where the applications' own documents are.
 pub(crate) enum Listing {
     /// In the folders of a store.
-    Folder(PathBuf),
+    Folder(Arc<Folder>),
     /// In memory: the documents that a bucket had when it was last listed.
     Texts(Arc<Vec<Arc<str>>>),
-}
-
-impl Listing {
-    /// One document after the other; `None` for one of more than `most` bytes, one that cannot be read, or one of another
-    /// application than its folder's name says.
-    fn texts(&self, most: usize) -> Box<dyn Iterator<Item = Option<String>> + '_> {
-        match self {
-            Self::Folder(store) => Box::new(names(store).into_iter().filter_map(move |name| {
-                let folder = store.join(&name);
-                let text = if exists(&folder) {
-                    match summary_up_to(&folder, most) {
-                        Ok(text) => text?,
-                        Err(_) => return Some(None),
-                    }
-                } else {
-                    live::summary(&folder)?
-                };
-                Some((text.len() <= most && is_of(&text, &name)).then_some(text))
-            })),
-            Self::Texts(texts) => Box::new(texts.iter().map(move |text| {
-                let fits = text.len() <= most;
-                fits.then(|| text.to_string())
-            })),
-        }
-    }
-}
-
-/// What says which documents are attempts of one application.
-#[derive(Deserialize)]
-struct Named {
-    id: String,
 }
 
 /// Whether a document is of the application that a folder's name says: whoever makes a folder can write any document.
@@ -81,33 +55,37 @@ pub(crate) fn is_of(text: &str, name: &str) -> bool {
     })
 }
 
-/// Documents of all applications as text, by their ids: as values they would take many times their bytes.
-fn by_id(listing: &Listing, (most, most_of_all): (usize, usize)) -> BTreeMap<String, Vec<String>> {
-    let mut by_id: BTreeMap<String, Vec<String>> = BTreeMap::new();
+/// Documents of a bucket's applications as text, by their ids: as values they would take many times their bytes.
+fn by_id(all: &[Arc<str>], (most, most_of_all): (usize, usize)) -> BTreeMap<String, Vec<Arc<str>>> {
+    let mut by_id: BTreeMap<String, Vec<Arc<str>>> = BTreeMap::new();
     let (mut bytes, mut left_out) = (0, 0_u64);
-    for text in listing.texts(most) {
-        let named = text.and_then(|text| {
-            let Named { id } = serde_json::from_str(&text).ok()?;
-            Some((id, text))
-        });
-        let Some((id, text)) = named.filter(|(_, text)| bytes + text.len() <= most_of_all) else {
+    for text in all {
+        let named = (text.len() <= most).then(|| serde_json::from_str(text).ok());
+        let named = named
+            .flatten()
+            .filter(|_| bytes + text.len() <= most_of_all);
+        let Some(Named { id }) = named else {
             left_out += 1;
             continue;
         };
         let of_id = by_id.entry(id).or_default();
-        if of_id.iter().map(String::len).sum::<usize>() + text.len() > most {
+        if of_id.iter().map(|it| it.len()).sum::<usize>() + text.len() > most {
             left_out += 1;
             continue;
         }
         bytes += text.len();
-        of_id.push(text);
+        of_id.push(Arc::clone(text));
     }
+    warn(left_out);
+    by_id
+}
+
+fn warn(left_out: u64) {
     if left_out > 0 {
         tracing::warn!(
             "the list is without {left_out} documents of applications: they are too large, cannot be read, or are not of their folder's application"
         );
     }
-    by_id
 }
 
 /// The list, filtered as Spark filters it.
@@ -167,11 +145,32 @@ pub(crate) fn listed<T>(
         )
     };
     let mut all = Vec::new();
-    for (_, texts) in by_id(listing, most) {
+    let add = |texts: &[Arc<str>], all: &mut Vec<_>| {
         let attempts = texts.iter().filter_map(|it| serde_json::from_str(it).ok());
         let application = merged(attempts.collect());
         if is_wanted(&application) {
             all.push((key(&application), shown(application)));
+        }
+    };
+    match listing {
+        Listing::Texts(texts) => by_id(texts, most)
+            .values()
+            .for_each(|texts| add(texts, &mut all)),
+        Listing::Folder(folder) => {
+            let mut applications = folder.applications(most);
+            while let Some(texts) = applications.next() {
+                add(&texts, &mut all);
+                if all.len() >= limit.max(1) {
+                    all.sort_by_key(|(key, _)| Reverse(*key));
+                    all.truncate(limit);
+                    let last = all.last().and_then(|((end, _), _)| *end);
+                    let left = applications.newest_left().map(|it| it + CLOCKS_MS);
+                    if limit == 0 || left.is_none_or(|left| last.is_some_and(|it| it >= left)) {
+                        break;
+                    }
+                }
+            }
+            warn(applications.left_out);
         }
     }
     all.sort_by_key(|(key, _)| Reverse(*key));
@@ -194,32 +193,32 @@ pub(crate) fn merged(attempts: Vec<Value>) -> Value {
     application
 }
 
-/// Names of applications' folders, the greatest first: ids begin with or end in their time. Of a folder with many more
-/// names only those are held.
-fn names(store: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(store) else {
-        return Vec::new();
-    };
-    let names = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| place::is_safe(name));
-    let (mut greatest, mut left_out) = (BinaryHeap::new(), 0_u64);
-    for name in names {
-        greatest.push(Reverse(name));
-        if greatest.len() > LISTED {
-            greatest.pop();
-            left_out += 1;
-        }
+/// Names of a bucket's applications, the last begun first as far as their ids say it: `local-` and `application_` have
+/// milliseconds, `app-` a date. Ids without a time, as those on Kubernetes, are first.
+pub(crate) fn newest_first(names: &mut [String]) {
+    names.sort_by_cached_key(|name| {
+        let begun = begun(name).unwrap_or(i64::MAX);
+        Reverse((begun, name.clone()))
+    });
+}
+
+/// When an application began, by its id: in milliseconds since 1970.
+fn begun(name: &str) -> Option<i64> {
+    let mut digits = name.split(|it: char| !it.is_ascii_digit());
+    let time = digits.find(|it| matches!(it.len(), 13 | 14))?;
+    if time.len() == 13 {
+        return time.parse().ok();
     }
-    if left_out > 0 {
-        tracing::warn!(left_out, "the list of applications is cut");
-    }
-    let sorted = greatest.into_sorted_vec();
-    sorted.into_iter().map(|Reverse(name)| name).collect()
+    let date = DateTime::strptime("%Y%m%d%H%M%S", time).ok()?;
+    let zoned = date.to_zoned(TimeZone::UTC).ok()?;
+    Some(zoned.timestamp().as_millisecond())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use smtt_store::history::batch::{Batch, Cell};
     use smtt_store::history::columns::META;
     use smtt_store::history::write::Writer;
@@ -242,8 +241,12 @@ mod tests {
         writer.finish().expect("finishes");
     }
 
+    fn listing(store: &Path) -> Listing {
+        Listing::Folder(Arc::new(Folder::new(store.to_owned())))
+    }
+
     fn ids(store: &Path, most: (usize, usize), parameters: &[(&str, &str)]) -> Vec<String> {
-        let listing = Listing::Folder(store.to_owned());
+        let listing = listing(store);
         let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let parameters = Parameters(parameters.iter().map(own).collect());
         let id = |json: Value| {
@@ -273,7 +276,7 @@ mod tests {
         assert_eq!(ids(store.path(), (200, 3600), &[]), ["app-7 1"]);
         assert_eq!(ids(store.path(), TEXTS, &[("limit", "2")]), all[..2]);
         // Answers are the documents as they are.
-        let listing = Listing::Folder(store.path().to_owned());
+        let listing = listing(store.path());
         let text = list(&listing, &Parameters(Vec::new())).expect("lists");
         let json: Vec<Value> = serde_json::from_str(&text).expect("is JSON");
         assert_eq!((json.len(), &json[1]["id"]), (6, &Value::from("app-5")));
@@ -300,18 +303,107 @@ mod tests {
         assert!(!is_of("{}", "app-1"));
     }
 
+    /// Says when a folder changed, in seconds since 1970.
+    fn set_time(folder: &Path, seconds: u64) {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        let folder = fs::File::open(folder).expect("opens");
+        folder.set_modified(time).expect("sets the time");
+    }
+
     #[test]
-    fn the_greatest_names_of_many_are_listed() {
+    fn of_many_folders_those_that_changed_last_are_listed_whatever_their_names() {
         let store = tempfile::tempdir().expect("makes a folder");
-        let name = |number: usize| format!("app-{number:06}");
-        for number in 0..LISTED + 3 {
-            fs::write(store.path().join(name(number)), "").expect("writes");
+        // The forms of ids of local, YARN's and standalone masters: by name, the newest would be last.
+        let newest = ["app-20261121101010-0000", "application_1700000000000_0001"];
+        for name in newest {
+            fs::create_dir(store.path().join(name)).expect("makes a folder");
         }
-        let names = names(store.path());
-        assert_eq!(names.len(), LISTED);
-        assert_eq!(
-            (&names[0], &names[LISTED - 1]),
-            (&name(LISTED + 2), &name(3))
-        );
+        for number in 0..LISTED {
+            let folder = store.path().join(format!("local-{number:013}"));
+            fs::create_dir(&folder).expect("makes a folder");
+            set_time(&folder, 1000 + number as u64);
+        }
+        let folders = Folder::new(store.path().to_owned()).folders();
+        assert_eq!(folders.len(), LISTED);
+        let names: Vec<&str> = folders.iter().map(|it| it.name.as_str()).collect();
+        assert!(newest.iter().all(|name| names[..2].contains(name)));
+        let last = format!("local-{:013}", LISTED - 1);
+        assert_eq!(names[2], last);
+        assert_eq!(names[LISTED - 1], "local-0000000000002");
+    }
+
+    #[test]
+    fn a_page_reads_the_documents_that_it_needs_and_keeps_them() {
+        let store = tempfile::tempdir().expect("makes a folder");
+        let at = |number: i64| format!("app-{number}");
+        for number in 1..=40 {
+            let end = number * 1_000_000;
+            add(store.path(), &at(number), &at(number), end - 1, 10);
+            // The tables were made ten seconds after the end.
+            set_time(&store.path().join(at(number)), number as u64 * 1000 + 10);
+        }
+        let folder = Arc::new(Folder::new(store.path().to_owned()));
+        let listing = Listing::Folder(Arc::clone(&folder));
+        let page = |limit: &str, more: &[(&str, &str)]| {
+            let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            let mut parameters = vec![("limit".to_owned(), limit.to_owned())];
+            parameters.extend(more.iter().map(own));
+            let id = |json: Value| json["id"].as_str().unwrap_or_default().to_owned();
+            listed(&listing, &Parameters(parameters), TEXTS, id).expect("lists")
+        };
+        assert_eq!(page("1", &[]), ["app-40"]);
+        assert_eq!(folder.known(), 1);
+        assert_eq!(page("3", &[]), ["app-40", "app-39", "app-38"]);
+        assert_eq!(folder.known(), 3);
+        // A filter that nothing fulfils needs all of them.
+        assert!(page("1", &[("status", "RUNNING")]).is_empty());
+        assert_eq!(folder.known(), 40);
+        // An old application that was imported late is where its end belongs, and what is known is not read again.
+        set_time(&store.path().join(at(7)), 50_000);
+        assert_eq!(page("2", &[]), ["app-40", "app-39"]);
+        assert!(page("0", &[]).is_empty());
+        // A folder that was replaced is another.
+        fs::remove_dir_all(store.path().join(at(40))).expect("removes");
+        add(store.path(), &at(40), &at(40), 1, 10);
+        assert_eq!(page("2", &[]), ["app-39", "app-38"]);
+    }
+
+    #[test]
+    fn all_attempts_of_an_application_are_in_its_page() {
+        let store = tempfile::tempdir().expect("makes a folder");
+        for (name, id, start) in [
+            ("app-1_1", "app-1", 1_000_000),
+            ("app-1_2", "app-1", 5_000_000),
+            ("app-1_x", "app-1_x", 4_000_000),
+            ("app-12", "app-12", 3_000_000),
+        ] {
+            let folder = store.path().join(name);
+            add(store.path(), name, id, start, 10);
+            set_time(&folder, start as u64 / 1000);
+        }
+        assert_eq!(ids(store.path(), TEXTS, &[("limit", "1")]), ["app-1 2"]);
+    }
+
+    #[test]
+    fn the_ids_of_a_bucket_say_when_they_began() {
+        let mut names = [
+            "app-20230101000000-0002",
+            "local-1767225600000",
+            "application_1704067200000_0001_1",
+            "spark-0123456789abcdef0123456789abcdef",
+            "application_1704067200000_0002",
+            "app-20250101000000-0000",
+        ]
+        .map(str::to_owned);
+        newest_first(&mut names);
+        let expected = [
+            "spark-0123456789abcdef0123456789abcdef",
+            "local-1767225600000",
+            "app-20250101000000-0000",
+            "application_1704067200000_0002",
+            "application_1704067200000_0001_1",
+            "app-20230101000000-0002",
+        ];
+        assert_eq!(names, expected);
     }
 }

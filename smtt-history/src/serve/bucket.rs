@@ -38,7 +38,7 @@ impl Server {
     /// Where the documents of all applications are.
     pub(crate) async fn listing(&self) -> Result<Listing, Refusal> {
         match &self.listed {
-            None => Ok(Listing::Folder(self.settings.store.clone())),
+            None => Ok(Listing::Folder(Arc::clone(&self.folder))),
             Some(listed) => {
                 let texts = listed.texts().await;
                 texts

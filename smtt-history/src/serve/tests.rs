@@ -23,7 +23,7 @@ const ANY: Admission = Admission {
 fn server(folder: &Path, event_logs: bool) -> Arc<Server> {
     Arc::new(Server::new(Settings {
         store: folder.join("store"),
-        event_logs: event_logs.then(|| folder.join("logs")),
+        event_logs: event_logs.then(|| folder.join("logs").into()),
         cache_bytes: 1 << 20,
         bounds: Bounds::default(),
         bucket: None,

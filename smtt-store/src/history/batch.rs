@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::columns::{Kind, Table};
+use super::columns::{Column, Kind, Table, Unknown};
 use smtt_model::sort::small::sort_by;
 
 /// One value of a row.
@@ -38,23 +39,24 @@ enum Values {
     /// Texts by dictionary: each row has an index into the distinct ones.
     Texts {
         rows: Vec<u32>,
-        texts: Vec<Box<str>>,
-        index: HashMap<Box<str>, u32>,
+        texts: Vec<Arc<str>>,
+        index: HashMap<Arc<str>, u32>,
     },
 }
 
 /// Index of a text among the distinct ones, which it joins where it is new, and the bytes that this takes.
 fn place(
-    texts: &mut Vec<Box<str>>,
-    index: &mut HashMap<Box<str>, u32>,
+    texts: &mut Vec<Arc<str>>,
+    index: &mut HashMap<Arc<str>, u32>,
     text: &str,
 ) -> (u32, usize) {
     if let Some(known) = index.get(text) {
         return (*known, 0);
     }
     let new = u32::try_from(texts.len()).unwrap_or(ABSENT);
-    texts.push(text.into());
-    index.insert(text.into(), new);
+    let shared: Arc<str> = text.into();
+    texts.push(Arc::clone(&shared));
+    index.insert(shared, new);
     (new, 2 * text.len())
 }
 
@@ -62,6 +64,8 @@ fn place(
 #[derive(Debug)]
 pub struct Batch {
     table: &'static Table,
+    /// Columns after those of the table.
+    unknown: Vec<Unknown>,
     columns: Vec<Values>,
     rows: usize,
     text_bytes: usize,
@@ -71,7 +75,15 @@ impl Batch {
     /// An empty buffer for the rows of a table.
     #[must_use]
     pub fn new(table: &'static Table) -> Self {
-        let columns = table.columns.iter().map(|column| match column.kind {
+        Self::with(table, Vec::new())
+    }
+
+    /// As [`Batch::new`], with further columns after those of the table.
+    #[must_use]
+    pub fn with(table: &'static Table, unknown: Vec<Unknown>) -> Self {
+        let kinds = table.columns.iter().map(|column| column.kind);
+        let kinds = kinds.chain(unknown.iter().map(|column| column.kind));
+        let columns = kinds.map(|kind| match kind {
             Kind::Text => Values::Texts {
                 rows: Vec::new(),
                 texts: Vec::new(),
@@ -85,6 +97,7 @@ impl Batch {
         Self {
             table,
             columns: columns.collect(),
+            unknown,
             rows: 0,
             text_bytes: 0,
         }
@@ -94,6 +107,18 @@ impl Batch {
     #[must_use]
     pub const fn table(&self) -> &'static Table {
         self.table
+    }
+
+    /// Columns after those of the table.
+    #[must_use]
+    pub fn unknown(&self) -> &[Unknown] {
+        &self.unknown
+    }
+
+    /// All columns.
+    pub fn columns(&self) -> impl Iterator<Item = Column<'_>> {
+        let known = self.table.columns.iter().copied();
+        known.chain(self.unknown.iter().map(Unknown::column))
     }
 
     /// Rows so far.
@@ -117,6 +142,8 @@ impl Batch {
     /// Adds a row. A cell that is missing or of another type becomes an absent value, and in a required column 0 or "".
     pub fn push(&mut self, row: &[Cell<'_>]) {
         for (at, column) in self.columns.iter_mut().enumerate() {
+            let known = self.table.columns.get(at);
+            let is_optional = known.is_none_or(|it| it.optional);
             let cell = row.get(at).copied().unwrap_or(Cell::None);
             match column {
                 Values::Numbers { values, there } => {
@@ -125,14 +152,14 @@ impl Batch {
                         _ => None,
                     };
                     values.push(value.unwrap_or_default());
-                    if self.table.columns[at].optional {
+                    if is_optional {
                         there.push(value.is_some());
                     }
                 }
                 Values::Texts { rows, texts, index } => {
                     let text = match cell {
                         Cell::Text(text) => Some(text),
-                        _ if self.table.columns[at].optional => None,
+                        _ if is_optional => None,
                         _ => Some(""),
                     };
                     rows.push(match text {
@@ -241,7 +268,7 @@ impl Batch {
         column: usize,
         order: &'a [u32],
     ) -> impl Iterator<Item = Option<&'a str>> {
-        let (rows, texts): (&[u32], &[Box<str>]) = match &self.columns[column] {
+        let (rows, texts): (&[u32], &[Arc<str>]) = match &self.columns[column] {
             Values::Texts { rows, texts, .. } => (rows, texts),
             Values::Numbers { .. } => (&[], &[]),
         };

@@ -17,15 +17,36 @@ pub enum Kind {
 
 /// One column of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Column {
+pub struct Column<'a> {
     /// Name in the file.
-    pub name: &'static str,
+    pub name: &'a str,
     /// What it holds.
     pub kind: Kind,
     /// Whether a row may be without a value.
     pub optional: bool,
     /// Where the value comes from, for the document.
-    pub source: &'static str,
+    pub source: &'a str,
+}
+
+/// A column that this version does not know. A file of another version has it, and a merge keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Name in the file.
+    pub name: String,
+    /// What it holds.
+    pub kind: Kind,
+}
+
+impl Unknown {
+    /// The column. Its values may be absent: other files are without it.
+    pub(super) const fn column(&self) -> Column<'_> {
+        Column {
+            name: self.name.as_str(),
+            kind: self.kind,
+            optional: true,
+            source: "",
+        }
+    }
 }
 
 pub(super) const fn column(
@@ -33,7 +54,7 @@ pub(super) const fn column(
     kind: Kind,
     optional: bool,
     source: &'static str,
-) -> Column {
+) -> Column<'static> {
     Column {
         name,
         kind,
@@ -42,7 +63,7 @@ pub(super) const fn column(
     }
 }
 
-const fn metric(name: &'static str, source: &'static str) -> Column {
+const fn metric(name: &'static str, source: &'static str) -> Column<'static> {
     column(name, Kind::Long, true, source)
 }
 
@@ -52,7 +73,7 @@ pub struct Table {
     /// Name of the file without suffix.
     pub name: &'static str,
     /// Columns in the order of the file.
-    pub columns: &'static [Column],
+    pub columns: &'static [Column<'static>],
     /// Columns by which the rows of a row group are sorted.
     pub order: &'static [usize],
 }

@@ -6,12 +6,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+use parquet::basic::{ConvertedType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescriptor;
 
+use super::columns::{Kind, Table, Unknown};
 use super::derived::{self, DERIVED, DERIVED_KEY};
 use super::{MAGIC_KEY, VERSION, VERSION_KEY};
 use crate::footer::{self, Source};
@@ -25,6 +27,9 @@ const ROWS: u64 = 1 << 30;
 const READ_ROWS: u64 = 32 << 20;
 /// Bytes of texts that one call reads at most.
 const READ_BYTES: usize = 512 << 20;
+
+/// Unknown columns of a table that are kept at most.
+pub const UNKNOWN: usize = 64;
 
 /// A table that is open for reading.
 pub struct Reader {
@@ -119,6 +124,28 @@ impl Reader {
             .iter()
             .map(|column| column.name())
             .collect()
+    }
+
+    /// Columns that neither the table nor `others` have, and how many of these cannot be kept: they are of a type that no
+    /// version has, or their names are no plain words.
+    #[must_use]
+    pub fn unknown(&self, table: &Table, others: &[&str]) -> (Vec<Unknown>, u64) {
+        let schema = self.file.metadata().file_metadata().schema_descr();
+        let (mut unknown, mut left_out) = (Vec::new(), 0);
+        for column in schema.columns() {
+            let name = column.name();
+            if others.contains(&name) || table.columns.iter().any(|it| it.name == name) {
+                continue;
+            }
+            match kind_of(column).filter(|_| is_word(name) && unknown.len() < UNKNOWN) {
+                Some(kind) => unknown.push(Unknown {
+                    name: name.to_owned(),
+                    kind,
+                }),
+                None => left_out += 1,
+            }
+        }
+        (unknown, left_out)
     }
 
     /// Rows of each row group.
@@ -284,6 +311,28 @@ impl Reader {
         }
         Ok(out)
     }
+}
+
+/// What a column holds, if a table can have such a column.
+fn kind_of(column: &ColumnDescriptor) -> Option<Kind> {
+    let is_plain = column.logical_type_ref().is_none();
+    match (column.physical_type(), column.converted_type()) {
+        (Type::INT32, ConvertedType::INT_32) => Some(Kind::Int),
+        (Type::INT32, ConvertedType::NONE) if is_plain => Some(Kind::Int),
+        (Type::INT64, ConvertedType::INT_64) => Some(Kind::Long),
+        (Type::INT64, ConvertedType::NONE) if is_plain => Some(Kind::Long),
+        (Type::INT64, ConvertedType::TIMESTAMP_MILLIS) => Some(Kind::Time),
+        (Type::BOOLEAN, _) => Some(Kind::Flag),
+        (Type::BYTE_ARRAY, ConvertedType::UTF8) => Some(Kind::Text),
+        _ => None,
+    }
+}
+
+fn is_word(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    name.len() <= 64
+        && bytes.next().is_some_and(|it| it.is_ascii_lowercase())
+        && bytes.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'_')
 }
 
 fn wrong_type(column: &str) -> ParquetError {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::batch::{Batch, Cell};
-use super::columns::{FIRST_METRIC, METRICS, SQL_SAME_AS, SQL_VALUE, TASK_SQL, TASKS};
+use super::columns::{FIRST_METRIC, METRICS, SQL_SAME_AS, SQL_VALUE, TASK_SQL, TASKS, Unknown};
 
 /// Stage, its attempt and the accumulator.
 type Metric = [i64; 3];
@@ -31,26 +31,34 @@ pub struct Rows {
 
 impl Default for Rows {
     fn default() -> Self {
-        Self {
-            batch: Batch::new(&TASK_SQL),
-            common: HashMap::new(),
-        }
+        Self::with(Vec::new())
     }
 }
 
 impl Rows {
+    /// No rows yet, of a table with further columns.
+    #[must_use]
+    pub fn with(unknown: Vec<Unknown>) -> Self {
+        Self {
+            batch: Batch::with(&TASK_SQL, unknown),
+            common: HashMap::new(),
+        }
+    }
+
     /// The rows so far, as they were given.
     #[must_use]
     pub const fn batch(&self) -> &Batch {
         &self.batch
     }
 
-    /// Adds a metric of a task: `figures` are the task's own, in the order of the columns.
+    /// Adds a metric of a task: `figures` are the task's own, in the order of the columns, and `further` has the metric's
+    /// further columns.
     pub fn push(
         &mut self,
         [stage, attempt, task]: [i64; 3],
         figures: &[i64; METRICS],
         (accumulator, value): (i64, i64),
+        further: &[Cell<'_>],
     ) {
         let equal = figures.iter().enumerate();
         let columns = equal.fold(0, |bits, (at, figure)| {
@@ -64,7 +72,14 @@ impl Rows {
         });
         common.is_constant &= common.first == value;
         common.columns &= columns;
-        let cells = [stage, attempt, accumulator, task, value].map(Cell::Number);
+        let known = [stage, attempt, accumulator, task, value].map(Cell::Number);
+        if further.is_empty() {
+            self.batch.push(&known);
+            return;
+        }
+        let mut cells = known.to_vec();
+        cells.resize(TASK_SQL.columns.len(), Cell::None);
+        cells.extend_from_slice(further);
         self.batch.push(&cells);
     }
 

@@ -11,12 +11,12 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use super::batch::{Batch, Cell};
-use super::columns::{FIRST_METRIC, FIRST_PEAK, META, METRICS, PEAKS, TASK_SQL, TASKS};
+use super::columns::{FIRST_METRIC, FIRST_PEAK, Kind, META, METRICS, PEAKS, TASK_SQL, TASKS};
 use super::place;
 use super::read::Reader;
 use super::same;
 use super::write::Writer;
-use super::{MAGIC_KEY, VERSION_KEY};
+use super::{MAGIC_KEY, VERSION, VERSION_KEY};
 
 #[test]
 fn the_task_table_has_all_its_columns() {
@@ -116,7 +116,7 @@ fn a_copy_of_a_task_s_figure_is_named_and_everything_else_keeps_its_value() {
             for (stage, attempt) in [(0, 0), (0, 1), (1, 0)] {
                 let own = stage == 1 && id == COPY || attempt == 1 && id == NEARLY;
                 let value = if own { -task } else { value };
-                rows.push([stage, attempt, task], &figures, (id, value));
+                rows.push([stage, attempt, task], &figures, (id, value), &[]);
             }
         }
     }
@@ -124,8 +124,8 @@ fn a_copy_of_a_task_s_figure_is_named_and_everything_else_keeps_its_value() {
     writer.write(&rows.finish()).expect("writes");
     // In the next row group the copy is none.
     let mut rows = same::Rows::default();
-    rows.push([0, 0, 100], &[0; METRICS], (COPY, 3));
-    rows.push([0, 0, 101], &[0; METRICS], (COPY, 4));
+    rows.push([0, 0, 100], &[0; METRICS], (COPY, 3), &[]);
+    rows.push([0, 0, 101], &[0; METRICS], (COPY, 4), &[]);
     writer.write(&rows.finish()).expect("writes");
     writer.finish().expect("finishes");
     let reader = Reader::open(&place::table(folder.path(), "task_sql"), "task_sql").expect("opens");
@@ -169,7 +169,7 @@ fn a_column_of_a_row_group_is_one_page() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let mut rows = same::Rows::default();
     for task in 0..300_000 {
-        rows.push([0, 0, task], &[-1; METRICS], (7, task % 1000));
+        rows.push([0, 0, task], &[-1; METRICS], (7, task % 1000), &[]);
     }
     let mut writer = Writer::create(&TASK_SQL, folder.path(), "1", &[]).expect("creates");
     writer.write(&rows.finish()).expect("writes");
@@ -407,4 +407,69 @@ fn a_text_that_names_no_row_groups_says_nothing() {
     }
     let [partition, ..] = super::derived::parsed("partition:1-1,partition:0-0,partition:2-2", 3);
     assert_eq!(partition, [false, true, true]);
+}
+
+/// A table with a column of 64 bits and one of a type that no table has, as a file of a version.
+fn of_version(path: &std::path::Path, version: u32) {
+    let said = [
+        (MAGIC_KEY, "task_sql".to_owned()),
+        (VERSION_KEY, version.to_string()),
+    ];
+    let said = said.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(said.to_vec()));
+    let text = "message history { required int64 task_id; optional int64 later; optional double share; optional binary Bad (UTF8); }";
+    let schema = parse_message_type(text).expect("parses");
+    let file = File::create(path).expect("makes a file");
+    let mut writer =
+        SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties.build()))
+            .expect("begins");
+    let mut group = writer.next_row_group().expect("begins");
+    while let Some(mut column) = group.next_column().expect("has a column") {
+        use parquet::column::writer::ColumnWriter;
+        match column.untyped() {
+            ColumnWriter::Int64ColumnWriter(out) => {
+                let is_later = out.get_descriptor().name() == "later";
+                let levels = is_later.then_some(&[1, 1][..]);
+                out.write_batch(&[7, 8], levels, None).expect("writes");
+            }
+            ColumnWriter::DoubleColumnWriter(out) => {
+                out.write_batch(&[], Some(&[0, 0]), None).expect("writes");
+            }
+            ColumnWriter::ByteArrayColumnWriter(out) => {
+                out.write_batch(&[], Some(&[0, 0]), None).expect("writes");
+            }
+            _ => panic!("another column"),
+        }
+        column.close().expect("ends");
+    }
+    group.close().expect("ends");
+    writer.close().expect("ends");
+}
+
+#[test]
+fn a_reader_reads_its_version_and_the_two_beside_it() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let path = place::table(folder.path(), "task_sql");
+    for version in [VERSION - 1, VERSION, VERSION + 1] {
+        of_version(&path, version);
+        let reader = Reader::open(&path, "task_sql").expect("opens");
+        let column = |name: &str| reader.numbers(name, &[0..2]).expect("reads");
+        assert_eq!(column("task_id"), [Some(7), Some(8)]);
+        assert_eq!(column("later"), [Some(7), Some(8)]);
+        // A column of this version that the file does not have.
+        assert_eq!(column("value"), [None, None]);
+        let (unknown, left_out) = reader.unknown(&TASK_SQL, &[]);
+        assert_eq!(
+            (unknown[0].name.as_str(), unknown[0].kind),
+            ("later", Kind::Long)
+        );
+        assert_eq!((unknown.len(), left_out), (1, 2));
+        assert!(reader.unknown(&TASK_SQL, &["later"]).0.is_empty());
+    }
+    for version in [VERSION - 2, VERSION + 2] {
+        of_version(&path, version);
+        let error = Reader::open(&path, "task_sql").err().expect("is refused");
+        let said = format!("format version {:?}", Some(version));
+        assert!(error.to_string().contains(&said), "{error}");
+    }
 }

@@ -54,7 +54,7 @@ struct Chunk {
 
 /// The column of a row group that is to be written.
 struct Source<'a> {
-    column: &'static Column,
+    column: Column<'a>,
     described: ColumnDescPtr,
     at: usize,
     batch: &'a Batch,
@@ -150,18 +150,25 @@ impl Writer {
         }
         let order = batch.order();
         if let Some(file) = self.file.take() {
-            self.writer = Some(self.open(file)?);
+            let columns: Vec<_> = batch.columns().collect();
+            self.forms.resize(columns.len(), None);
+            self.writer = Some(self.open(file, &columns)?);
         }
         let Some(writer) = &mut self.writer else {
             return Ok(());
         };
         let described = writer.schema_descr().columns().to_vec();
+        let names = described.iter().map(|it| it.name());
+        if !names.eq(batch.columns().map(|it| it.name)) {
+            let what = "a row group has other columns than the first one";
+            return Err(ParquetError::General(what.to_owned()));
+        }
         let derived = match self.last {
             Some(_) => derived::of_batch(batch),
             None => Vec::new(),
         };
         let mut group = writer.next_row_group()?;
-        for ((at, column), described) in self.table.columns.iter().enumerate().zip(described) {
+        for ((at, column), described) in batch.columns().enumerate().zip(described) {
             let source = Source {
                 column,
                 described,
@@ -206,7 +213,7 @@ impl Writer {
     /// When a step fails; the file is then removed.
     pub fn finish(mut self) -> Result<Written> {
         if let Some(file) = self.file.take() {
-            self.writer = Some(self.open(file)?);
+            self.writer = Some(self.open(file, self.table.columns)?);
         }
         let columns = self.table.columns;
         if let Some(text) = self.groups.1.text(|at| columns[at].name) {
@@ -229,7 +236,7 @@ impl Writer {
         })
     }
 
-    fn open(&self, file: File) -> Result<SerializedFileWriter<File>> {
+    fn open(&self, file: File, columns: &[Column<'_>]) -> Result<SerializedFileWriter<File>> {
         let mut pairs = vec![
             KeyValue::new(MAGIC_KEY.to_owned(), self.table.name.to_owned()),
             KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_string()),
@@ -238,11 +245,7 @@ impl Writer {
             pairs.push(KeyValue::new(key.clone(), value.clone()));
         }
         let properties = properties().set_key_value_metadata(Some(pairs));
-        SerializedFileWriter::new(
-            file,
-            schema(self.table.columns)?,
-            Arc::new(properties.build()),
-        )
+        SerializedFileWriter::new(file, schema(columns)?, Arc::new(properties.build()))
     }
 }
 
@@ -265,7 +268,7 @@ fn properties() -> WriterPropertiesBuilder {
         .set_offset_index_disabled(true)
 }
 
-fn encoded(column: &Column, (encoding, level): Form) -> Result<WriterProperties> {
+fn encoded(column: Column<'_>, (encoding, level): Form) -> Result<WriterProperties> {
     let path = ColumnPath::from(column.name);
     let codec = Compression::ZSTD(ZstdLevel::try_new(level)?);
     let properties = properties().set_compression(codec);
@@ -291,7 +294,7 @@ fn encoded(column: &Column, (encoding, level): Form) -> Result<WriterProperties>
 }
 
 /// The schema in Parquet's own notation.
-fn schema(columns: &[Column]) -> Result<TypePtr> {
+fn schema(columns: &[Column<'_>]) -> Result<TypePtr> {
     let mut text = String::from("message history {\n");
     for column in columns {
         let need = if column.optional {

@@ -18,7 +18,7 @@ const ANY: Bounds = Bounds {
 fn server(store: PathBuf, event_logs: Option<PathBuf>) -> Arc<Server> {
     Arc::new(Server::new(Settings {
         store,
-        event_logs,
+        event_logs: event_logs.map(Into::into),
         cache_bytes: 1 << 20,
         bounds: crate::log::Bounds::default(),
         bucket: None,
