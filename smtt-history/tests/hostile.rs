@@ -28,6 +28,10 @@ struct Took {
     cpu: Duration,
 }
 
+#[expect(
+    clippy::zombie_processes,
+    reason = "`wait4` waits for the child, and says what it took"
+)]
 fn import(folder: &Path, log: &Path) -> (Took, String) {
     let said = folder.join("said");
     let to = File::create(&said).expect("creates");

@@ -240,13 +240,13 @@ impl Rows {
     }
 }
 
-/// SQL metrics of a task: accumulator, value, and that it is an SQL metric.
-type OfTask = Vec<(i64, i64, bool)>;
+/// An SQL metric of a task: accumulator, value, and that it is an SQL metric.
+type Metric = (i64, i64, bool);
 
 /// SQL metrics of a part's tasks.
 #[derive(Default)]
 pub(super) struct Metrics {
-    by_task: HashMap<i64, OfTask>,
+    by_task: HashMap<i64, Vec<Metric>>,
     /// Rows of each task's metrics, where there are unknown columns.
     rows: HashMap<i64, Vec<usize>>,
     further: Further,
@@ -282,7 +282,7 @@ impl Metrics {
     }
 
     /// Metrics of a task, and the cells of unknown columns of each.
-    fn of(&self, task: i64) -> (&[(i64, i64, bool)], Vec<Vec<Cell<'_>>>) {
+    fn of(&self, task: i64) -> (&[Metric], Vec<Vec<Cell<'_>>>) {
         let metrics = self.by_task.get(&task).map_or(&[][..], Vec::as_slice);
         let rows = self.rows.get(&task).into_iter().flatten();
         (metrics, rows.map(|&row| self.further.cells(row)).collect())
