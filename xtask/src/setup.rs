@@ -58,7 +58,7 @@ pub fn setup(paths: &Paths, versions: &[&str]) -> Result<()> {
         spark::environment(paths, &mut steps, version)?;
     }
     if versions.contains(&DEMO_SPARK) {
-        spark::reader(paths, &mut steps, DEMO_SPARK)?;
+        spark::readers(paths, &mut steps, DEMO_SPARK)?;
     }
     if tests {
         prometheus::step(paths, &mut steps)?;

@@ -152,21 +152,95 @@ fn queries_of_the_manual_find_what_the_rest_api_says() -> Result<()> {
     let unfinished = store.join(".import-x.inprogress");
     fs::create_dir(&unfinished)?;
     fs::write(unfinished.join("tasks.parquet"), "PAR1")?;
-    let document = lab.paths.root.join("docs/HISTORY.md");
-    let out = lab.folder().join("answers.json");
-    let arguments = [&document, &store, &out].map(|path| path.display().to_string());
-    let arguments = arguments.each_ref().map(String::as_str);
-    let application =
-        Application::python(&lab.paths, "local[2]", "history_queries.py", &arguments)?;
-    let application = application.conf("spark.sql.shuffle.partitions", "2");
-    lab.run_through(&application)?.result(LIMIT)?;
-    let answers: Value = serde_json::from_str(&fs::read_to_string(&out)?)?;
+    let answers = ask(&lab, &store, &[])?;
     let port = serve(&store, None)?;
     spills(&answers["spilled"], port)?;
     waits(&answers["waited"], port)?;
     jobs(&answers["jobs"], port)?;
     metrics(&answers["metrics"], &store)?;
+    for (id, _) in APPLICATIONS {
+        ensure!(equal_sums(&answers, port, id)? == STAGES as usize);
+    }
     lab.passed()
+}
+
+/// Runs the manual's queries, all or those of these names.
+fn ask(lab: &SparkLab, store: &Path, names: &[&str]) -> Result<Value> {
+    let document = lab.paths.root.join("docs/HISTORY.md");
+    let out = lab.folder().join("answers.json");
+    let arguments = [&document, store, &out].map(|path| path.display().to_string());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let arguments = [&arguments, names].concat();
+    let application =
+        Application::python(&lab.paths, "local[2]", "history_queries.py", &arguments)?;
+    let application = application.conf("spark.sql.shuffle.partitions", "2");
+    lab.run_through(&application)?.result(LIMIT)?;
+    Ok(serde_json::from_str(&fs::read_to_string(&out)?)?)
+}
+
+/// Sums of a store by Spark and by DuckDB are those of the REST API, for each of these applications.
+pub fn sums(lab: &SparkLab, store: &Path, port: u16, ids: &[&str]) -> Result<()> {
+    let answers = ask(lab, store, &["sums", "sums_of_duckdb"])?;
+    for id in ids {
+        let stages = equal_sums(&answers, port, id)?;
+        ensure!(stages > 0, "{id} has no stage with tasks");
+        println!("{id}: sums of {stages} stages are equal in Spark, DuckDB and REST");
+    }
+    Ok(())
+}
+
+/// Compares the sums of one application's stages; returns the number of those that have tasks.
+fn equal_sums(answers: &Value, port: u16, id: &str) -> Result<usize> {
+    let keys = ["stage_id", "stage_attempt"];
+    let of_id = |name: &str| -> Result<BTreeMap<Vec<i64>, Value>> {
+        let rows = by_key(&answers[name], &keys)?.into_iter();
+        let own = rows.filter(|((application, _), _)| application == id);
+        Ok(own.map(|((_, key), row)| (key, row.clone())).collect())
+    };
+    let (spark, duckdb) = (of_id("sums")?, of_id("sums_of_duckdb")?);
+    ensure!(spark == duckdb, "Spark {spark:?}\nDuckDB {duckdb:?}");
+    let mut with_tasks = 0;
+    for stage in stages(port, id)? {
+        let number = |name: &str| {
+            stage[name]
+                .as_i64()
+                .with_context(|| format!("{name}: {stage}"))
+        };
+        let key = vec![number("stageId")?, number("attemptId")?];
+        let mut tasks = 0;
+        for name in [
+            "numCompleteTasks",
+            "numFailedTasks",
+            "numKilledTasks",
+            "numActiveTasks",
+        ] {
+            tasks += number(name)?;
+        }
+        let Some(row) = duckdb.get(&key) else {
+            ensure!(tasks == 0, "no row of {stage}");
+            continue;
+        };
+        with_tasks += 1;
+        for (column, sum) in [
+            ("tasks", tasks),
+            ("run_time_ms", number("executorRunTime")?),
+            ("cpu_time_ns", number("executorCpuTime")?),
+            ("input_bytes", number("inputBytes")?),
+            ("output_bytes", number("outputBytes")?),
+            ("shuffle_read_bytes", number("shuffleReadBytes")?),
+            ("shuffle_write_bytes", number("shuffleWriteBytes")?),
+            ("disk_spilled_bytes", number("diskBytesSpilled")?),
+        ] {
+            // No task ended: no sum.
+            let found = row[column].as_i64().unwrap_or(0);
+            ensure!(found == sum, "{column} is {sum} in {stage}\n{row}");
+        }
+    }
+    ensure!(
+        with_tasks == duckdb.len(),
+        "stages that REST does not have: {duckdb:?}"
+    );
+    Ok(with_tasks)
 }
 
 /// All metrics have the values of the log, also those that the tables only name.

@@ -49,16 +49,23 @@ pub(super) fn environment(paths: &Paths, steps: &mut Steps, version: &str) -> Re
 
 /// The version of PyArrow, a reader of trace files that is not Spark.
 const PYARROW: &str = "26.0.1";
+/// The version of DuckDB, a reader of the history's tables that is not Spark.
+const DUCKDB: &str = "1.5.6";
 
-/// Step: PyArrow in the environment of one Spark version.
-pub(super) fn reader(paths: &Paths, steps: &mut Steps, version: &str) -> Result<()> {
+/// Step: PyArrow and DuckDB in the environment of one Spark version.
+pub(super) fn readers(paths: &Paths, steps: &mut Steps, version: &str) -> Result<()> {
     let program = paths.spark_env(version).join("bin/python");
-    let check = format!("import pyarrow.dataset; assert pyarrow.__version__ == '{PYARROW}'");
+    let check = format!(
+        "import duckdb, pyarrow.dataset; assert (pyarrow.__version__, duckdb.__version__) == ('{PYARROW}', '{DUCKDB}')"
+    );
     steps.step(
-        &format!("PyArrow {PYARROW}, a second reader of trace files"),
-        paths.logs().join("pyarrow.log"),
+        &format!("PyArrow {PYARROW} and DuckDB {DUCKDB}, further readers of Parquet files"),
+        paths.logs().join("readers.log"),
         python::REMEDY,
         || python::passes(&program, &[&check]),
-        |step| python::install(step, &program, [format!("pyarrow=={PYARROW}")]),
+        |step| {
+            let packages = [format!("pyarrow=={PYARROW}"), format!("duckdb=={DUCKDB}")];
+            python::install(step, &program, packages)
+        },
     )
 }
