@@ -487,9 +487,6 @@ fn swapped(scene: Scene) -> Result<Scene> {
             "only a sample is an estimate: {finding:#}"
         );
     }
-    scene.advises(&[
-        "spark.executor.memory          LESS",
-        "sysctl vm.swappiness=1",
-    ])?;
+    scene.advises(&["spark.executor.memory  ", "sysctl vm.swappiness=1"])?;
     Ok(scene)
 }

@@ -1,6 +1,9 @@
 //! Rules about cached RDDs: never read, evicted and stored again.
 
-use super::{Cost, Finding, Outcome, Severity, View, bytes, count, part, remedy, share, whole};
+use super::{
+    Cost, Finding, Outcome, Rdd, Remedy, Saving, Severity, View, bytes, count, part, remedy, share,
+    whole,
+};
 use crate::units;
 
 /// Bytes of storage memory below which an RDD is not worth a finding.
@@ -108,6 +111,54 @@ pub(super) fn never_read(view: &View) -> Outcome {
     Outcome::checked(ID, LOOKS_FOR, findings.collect(), why)
 }
 
+impl Rdd<'_> {
+    /// Time until blocks were stored again, where it is known on each executor.
+    fn again_ns(&self) -> Option<u64> {
+        let rows = self.rows.iter().filter(|row| row.blocks_stored_again > 0);
+        let times: Option<Vec<u64>> = rows.map(|row| row.blocks_stored_again_ns).collect();
+        times.map(|times| times.into_iter().fold(0, u64::saturating_add))
+    }
+}
+
+/// More memory for blocks: room for all of the RDD's partitions, at the mean size of its blocks in memory. Blocks were pushed
+/// out, so what the executors held at most is the room that their heaps give.
+fn more_storage(rdd: &Rdd<'_>, view: &View) -> Remedy {
+    let partitions = rdd.rows.iter().filter_map(|row| row.partitions).max();
+    let cached = rdd.sum(|row| row.partitions_cached);
+    let held = rdd.sum(|row| row.storage_memory_bytes);
+    let missing = partitions
+        .filter(|_| cached > 0)
+        .map(|all| (held / cached).saturating_mul(all.saturating_sub(cached)));
+    let room = view
+        .executors
+        .iter()
+        .map(|row| row.storage_memory_peak_bytes);
+    let room = room.fold(0, u64::saturating_add);
+    let heap = view.executors.iter().filter_map(|row| row.heap_max_bytes);
+    match (missing.filter(|missing| *missing > 0), heap.max()) {
+        (Some(missing), Some(heap)) if room > 0 => {
+            let wanted = heap as f64 * (1.0 + part(missing, room));
+            let wanted = (wanted / f64::from(1 << 20)).ceil() as u64;
+            remedy(
+                &format!(
+                    "More memory for blocks, or more executors: its other partitions would take {} at the mean size of those in \
+                     memory, less what other workers hold, and the {} executors here had room for {} in heaps of {}:",
+                    units::bytes(missing),
+                    view.executors.len(),
+                    units::bytes(room),
+                    units::bytes(heap)
+                ),
+                &[&format!("spark.executor.memory  {wanted}m")],
+            )
+        }
+        _ => remedy(
+            "More memory for blocks: a larger spark.memory.fraction or spark.executor.memory, or more executors. How much is \
+             not known: all or none of its blocks are in memory now, or the number of its partitions did not come",
+            &[],
+        ),
+    }
+}
+
 /// Finds RDDs whose blocks leave memory and are stored again.
 pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
     const ID: &str = "evicted_and_stored_again";
@@ -146,10 +197,8 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
                 &[if objects { "rdd.persist(StorageLevel.MEMORY_AND_DISK)" } else { "rdd.persist(StorageLevel.MEMORY_AND_DISK_SER)" }],
             ));
         }
-        remedies.push(remedy(
-            "More memory for blocks (defaults: 0.6 of the heap, half of it safe from execution), or larger or more executors:",
-            &["spark.memory.fraction         0.75", "spark.memory.storageFraction  0.6"],
-        ));
+        remedies.push(more_storage(rdd, view));
+        let again = rdd.again_ns();
         Some(Finding {
             id: ID.to_owned(),
             severity: Severity::of_share(cost),
@@ -175,18 +224,23 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
                 of: "the blocks that were made for it, each computed or read from disk once more".to_owned(),
                 estimated: false,
             },
-            saving: None,
-            computed: "not in seconds: how long it takes to make a block again was not measured".to_owned(),
-            disproof: "the application itself unpersists the RDD between its uses".to_owned(),
+            saving: again.map(Saving::up_to),
+            computed: match again {
+                Some(_) => {
+                    "between nothing and all of the time from the begin of tasks until they had stored a block again: what such \
+                     a task did before belongs to it, and a block on disk is read instead"
+                }
+                None => "not in seconds: the begin of tasks that stored blocks again is not known",
+            }
+            .to_owned(),
+            disproof: "the application itself unpersists the RDD between its uses; or with its blocks kept, its tasks take as \
+                       long"
+                .to_owned(),
             remedies,
             not_measured: if evicted > 0 {
-                vec!["how long it takes to compute a block again".to_owned()]
+                Vec::new()
             } else {
-                vec![
-                    "how long it takes to compute a block again".to_owned(),
-                    "whether the application itself unpersisted it in between: no eviction was seen"
-                        .to_owned(),
-                ]
+                vec!["whether the application itself unpersisted it in between: no eviction was seen".to_owned()]
             },
         })
     });

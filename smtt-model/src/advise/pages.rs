@@ -87,6 +87,50 @@ pub(super) fn caveats(rdd: &Rdd<'_>, sampled: u64) -> Vec<String> {
     lines
 }
 
+/// Settings that keep executors out of swap: each living one gives back as much as is swapped out of it.
+pub(super) fn out_of_swap(view: &View, around: &Surroundings) -> Vec<Remedy> {
+    let alive = view
+        .executors
+        .iter()
+        .filter(|row| row.state == crate::rows::ExecutorState::Alive);
+    // The setting is one for all executors: the one that needs most decides.
+    let heaps = alive.filter_map(|row| {
+        let out = around.processes.get(&row.who.pid)?.swapped_bytes?;
+        Some((row.heap_max_bytes?, out))
+    });
+    let least = heaps
+        .filter(|(heap, out)| *out > 0 && out < heap)
+        .max_by_key(|(_, out)| *out);
+    let mut remedies = vec![match least {
+        Some((heap, out)) => remedy(
+            &format!(
+                "Ask for less, so that heaps, overhead and the page cache fit into the machine's memory: {} of one executor are \
+                 swapped out, and its heap has {}:",
+                units::bytes(out),
+                units::bytes(heap)
+            ),
+            &[&format!("spark.executor.memory  {}m", (heap - out) >> 20)],
+        ),
+        None => remedy(
+            "Ask for less, so that heaps, overhead and the page cache fit into the machine's memory: a smaller \
+             spark.executor.memory or spark.executor.memoryOverhead. How much smaller is not known: what is swapped out of \
+             each executor could not be read",
+            &[],
+        ),
+    }];
+    if around.swappiness.is_none_or(|value| value > 1) {
+        remedies.push(remedy(
+            "Swap only in need, on each worker as root:",
+            &["sysctl vm.swappiness=1"],
+        ));
+    }
+    remedies.push(remedy(
+        "Or keep executors out of swap by their cgroup (version 2), here for a systemd unit:",
+        &["MemorySwapMax=0"],
+    ));
+    remedies
+}
+
 /// Finds RDDs whose bytes are in swap.
 pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "swapped";
@@ -129,14 +173,7 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         numbers.extend(around.memory_bytes.map(|memory| bytes("memory of the machine", memory)));
         numbers.extend(around.swap_used_bytes.map(|used| bytes("swap in use on the machine", used)));
         numbers.extend(around.swappiness.map(|value| count("vm.swappiness", u64::from(value))));
-        let mut remedies = vec![remedy(
-            "Ask for less, so that heaps, overhead and the page cache fit into the machine's memory:",
-            &["spark.executor.memory          LESS", "spark.executor.memoryOverhead  WHAT PROCESSES REALLY TAKE OUTSIDE OF THE HEAP"],
-        )];
-        if around.swappiness.is_none_or(|value| value > 1) {
-            remedies.push(remedy("Swap only in need, on each worker as root:", &["sysctl vm.swappiness=1"]));
-        }
-        remedies.push(remedy("Or keep executors out of swap by their cgroup (version 2), here for a systemd unit:", &["MemorySwapMax=0"]));
+        let remedies = out_of_swap(view, around);
         Some(Finding {
             id: ID.to_owned(),
             severity: Severity::High,
@@ -456,7 +493,7 @@ pub(super) fn without_memory(view: &View) -> Outcome {
             computed: "not in seconds: the remedy gives memory, which other blocks and tasks may use".to_owned(),
             disproof: "the pages are written before the RDD's next use: a later look finds them in memory".to_owned(),
             remedies: vec![if execution {
-                remedy("Tasks take execution memory in pages larger than they fill; smaller ones (the default follows heap and cores):", &["spark.buffer.pageSize  2m"])
+                remedy("Tasks take execution memory in pages larger than they fill: a smaller spark.buffer.pageSize (the default follows heap and cores). How small is not known: how full single pages are was not measured", &[])
             } else {
                 remedy("Blocks hold buffers that are larger than their contents, or zeros: allocate what is needed, or store it sparse.", &[])
             }],

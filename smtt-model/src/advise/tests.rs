@@ -258,7 +258,24 @@ fn blocks_that_come_back_are_found_by_their_share() {
         said.contains("MEMORY_ONLY_SER") && said.contains("MEMORY_AND_DISK"),
         "{said}"
     );
-    assert!(said.contains("spark.memory.fraction"), "{said}");
+    // How many blocks there would be is not known.
+    let last = finding.remedies.last().expect("has remedies");
+    assert!(
+        last.lines.is_empty() && last.why.contains("spark.memory.fraction"),
+        "{last:?}"
+    );
+    // Four of eight partitions have 128 MiB, and a heap of 1 GiB had room for 256 MiB.
+    view.rdds[0].partitions = Some(8);
+    view.executors[0].storage_memory_peak_bytes = 256 * MIB;
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    let said = lines(finding);
+    assert!(said.contains("spark.executor.memory  1536m"), "{said}");
+    assert_eq!(finding.saving, None);
+    view.rdds[0].blocks_stored_again_ns = Some(3_000_000_000);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "evicted_and_stored_again").expect("found");
+    assert_eq!(finding.saving, Some(Saving::new(0.0, 1.5, 3.0)));
     // A cached DataFrame has no objects that could be serialised.
     view.pages[0].sampled_objects = None;
     let advice = advise(&view, &around());
@@ -290,8 +307,16 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
     );
     let said = lines(finding);
     assert!(
-        said.contains("spark.executor.memory") && said.contains("vm.swappiness=1"),
-        "{said}"
+        !said.contains("spark.executor.memory") && said.contains("vm.swappiness=1"),
+        "what is swapped out of the executor is not known: {said}"
+    );
+    let mut known = around();
+    known.processes.get_mut(&7).expect("there").swapped_bytes = Some(256 * MIB);
+    let advice = advise(&view, &known);
+    let finding = found(&advice, "swapped").expect("found");
+    assert!(
+        lines(finding).contains("spark.executor.memory  768m"),
+        "{finding:?}"
     );
     let none = Surroundings {
         swap_bytes: Some(0),
@@ -369,6 +394,31 @@ fn spilling_is_found_by_its_share_of_the_task_time() {
     );
     assert!(finding.title.contains("stage 3"), "{}", finding.title);
     assert_eq!(finding.saving, Some(Saving::new(0.0, 15e-6, 30e-6)));
+    assert_eq!(
+        lines(finding),
+        "",
+        "what was spilled is not known, so no value is"
+    );
+    view.executors[0].spans.insert(
+        "merge".to_owned(),
+        SpanRow {
+            count: 1,
+            duration_ns: 10_000,
+        },
+    );
+    // Two tasks that held 1 MiB each spilled 3 MiB: two and a half times as much for each.
+    view.stages[0].used.memory_spilled_bytes = Some(3 * MIB);
+    view.stages[0].used_tasks = 2;
+    view.stages[0].tasks = Some(100);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "spilling").expect("found");
+    assert_eq!(finding.saving, Some(Saving::new(0.0, 20e-6, 40e-6)));
+    let said = lines(finding);
+    assert!(
+        said.contains("spark.sql.shuffle.partitions  250")
+            && said.contains("spark.executor.memory  2560m"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::surroundings::Surroundings;
 use super::{
-    Cost, Finding, Outcome, Saving, Severity, View, bytes, count, part, remedy, share, whole,
+    Cost, Finding, Outcome, Remedy, Saving, Severity, View, bytes, count, part, remedy, share,
+    whole,
 };
 use crate::rows::ExecutorRow;
 use crate::units;
@@ -20,32 +21,108 @@ pub(super) const EARLY_SHARE: f64 = 0.5;
 /// Maximum delay between an executor's start and its first record for its start to count as traced, in milliseconds.
 const LATE_MS: u64 = 60_000;
 
+/// What a stage's tasks on this worker needed: its id, execution memory of one task at most, and how many times as much a
+/// task would have needed on average to spill nothing.
+struct Needs {
+    stage: u32,
+    peak: u64,
+    factor: Option<f64>,
+    /// Tasks of the whole stage.
+    tasks: Option<u64>,
+}
+
+/// Of the stage whose tasks took the most execution memory.
+fn needs(view: &View) -> Option<Needs> {
+    let rows = view.stages.iter();
+    let largest = rows
+        .clone()
+        .filter(|row| row.stage_id.is_some())
+        .max_by_key(|row| row.execution_memory_peak_bytes)?;
+    let own = rows.filter(|row| row.stage_id == largest.stage_id);
+    let spilled: Option<u64> = own
+        .clone()
+        .filter_map(|row| row.used.memory_spilled_bytes)
+        .reduce(u64::saturating_add);
+    let ended = own.map(|row| row.used_tasks).fold(0, u64::saturating_add);
+    let peak = largest.execution_memory_peak_bytes;
+    let held = ended.saturating_mul(peak);
+    Some(Needs {
+        stage: largest.stage_id?,
+        peak,
+        factor: spilled
+            .filter(|spilled| *spilled > 0 && held > 0)
+            .map(|spilled| 1.0 + part(spilled, held)),
+        tasks: largest.tasks,
+    })
+}
+
+/// Settings that give each task the execution memory that it needs.
+fn more_memory(view: &View, needs: Option<&Needs>) -> Vec<Remedy> {
+    let heap = view.executors.iter().filter_map(|row| row.heap_max_bytes);
+    let heap = heap.max();
+    let Some((needs, factor)) = needs.and_then(|needs| Some((needs, needs.factor?))) else {
+        return vec![remedy(
+            "More partitions in shuffles (spark.sql.shuffle.partitions; RDDs take spark.default.parallelism or an argument), \
+             fewer cores or more memory for each executor. How much is not known: Spark's own count of what was spilled did \
+             not come",
+            &[],
+        )];
+    };
+    let times = |value: u64| (value as f64 * factor).ceil() as u64;
+    let why = format!(
+        "{factor:.1} times as much, from what was spilled and a task's execution memory in stage {}",
+        needs.stage
+    );
+    let partitions = needs.tasks.map_or_else(
+        || "spark.sql.shuffle.partitions".to_owned(),
+        |tasks| format!("spark.sql.shuffle.partitions  {}", times(tasks)),
+    );
+    let memory = heap.map_or_else(
+        || "spark.executor.memory".to_owned(),
+        |heap| format!("spark.executor.memory  {}m", times(heap).div_ceil(1 << 20)),
+    );
+    vec![
+        remedy(
+            &format!(
+                "Smaller tasks: partitions in shuffles, {why} (SQL; RDDs take spark.default.parallelism or an argument):"
+            ),
+            &[&partitions],
+        ),
+        remedy(
+            &format!(
+                "More execution memory per task: memory of each executor with as many cores, {why}; or fewer cores with as \
+                 much memory:"
+            ),
+            &[&memory],
+        ),
+    ]
+}
+
 /// Finds tasks that spend their time writing execution memory to disk.
 pub(super) fn spilling(view: &View) -> Outcome {
     const ID: &str = "spilling";
     const LOOKS_FOR: &str = "tasks that write execution memory to disk because it does not fit";
-    let stages = view.stages.iter();
-    let task_ns = stages
-        .clone()
-        .map(|row| row.task_time_ns)
-        .fold(0, u64::saturating_add);
-    let spills = |row: &ExecutorRow| row.spans.get("spill").copied().unwrap_or_default();
+    let times = view.stages.iter().map(|row| row.task_time_ns);
+    let task_ns = times.fold(0, u64::saturating_add);
+    let spans =
+        |row: &ExecutorRow, activity: &str| row.spans.get(activity).copied().unwrap_or_default();
     let executors: Vec<&ExecutorRow> = view
         .executors
         .iter()
-        .filter(|row| spills(row).count > 0)
+        .filter(|row| spans(row, "spill").count > 0)
         .collect();
-    let times = executors
-        .iter()
-        .map(|row| spills(row).count)
-        .fold(0, u64::saturating_add);
-    let ns = executors
-        .iter()
-        .map(|row| spills(row).duration_ns)
-        .fold(0, u64::saturating_add);
+    let sum = |of: &dyn Fn(&ExecutorRow) -> u64| {
+        executors
+            .iter()
+            .map(|row| of(row))
+            .fold(0, u64::saturating_add)
+    };
+    let count_of = sum(&|row| spans(row, "spill").count);
+    let ns = sum(&|row| spans(row, "spill").duration_ns);
+    let merged = sum(&|row| spans(row, "merge").duration_ns);
     let looked = format!(
         "{} spills of 1 ms or more in {} of task time",
-        units::count(times),
+        units::count(count_of),
         units::duration(task_ns)
     );
     if task_ns == 0 {
@@ -56,22 +133,27 @@ pub(super) fn spilling(view: &View) -> Outcome {
             "no task has ended on this worker",
         );
     }
+    // A shuffle merges what it wrote without spills, too, so merges alone are no finding.
     let cost = part(ns, task_ns);
     if cost < SPILL_SHARE {
         return Outcome::checked(ID, LOOKS_FOR, Vec::new(), looked);
     }
-    let largest = stages.max_by_key(|row| row.execution_memory_peak_bytes);
     let mut numbers = vec![
-        count("spills of 1 ms or more", times),
+        count("spills of 1 ms or more", count_of),
         whole("time in them", ns, "ns"),
+        whole("time in merges of 1 ms or more", merged, "ns"),
         whole("time of ended tasks", task_ns, "ns"),
         share("time in spills", cost),
     ];
+    let needs = needs(view);
     let mut stage = String::new();
-    if let Some((row, id)) = largest.and_then(|row| Some((row, row.stage_id?))) {
+    if let Some(Needs {
+        stage: id, peak, ..
+    }) = needs
+    {
         numbers.push(bytes(
             &format!("execution memory of one task of stage {id}, at most"),
-            row.execution_memory_peak_bytes,
+            peak,
         ));
         stage = format!("; most per task in stage {id}");
     }
@@ -87,24 +169,14 @@ pub(super) fn spilling(view: &View) -> Outcome {
             of: "the task time on this worker".to_owned(),
             estimated: false,
         },
-        saving: Some(Saving::up_to(ns)),
-        computed: "between nothing and all of the time in spills: they also sort and serialise, which tasks without spills \
-                   do, too"
+        saving: Some(Saving::up_to(ns.saturating_add(merged))),
+        computed: "between nothing and all of the time in spills and merges: spills also sort and serialise, and merges write \
+                   the output, which tasks without spills do, too"
             .to_owned(),
         disproof: "without spills the tasks of these stages take as long".to_owned(),
-        remedies: vec![
-            remedy(
-                "Smaller tasks: more partitions in shuffles (SQL; RDDs take spark.default.parallelism or an argument):",
-                &["spark.sql.shuffle.partitions  400"],
-            ),
-            remedy(
-                "More execution memory per task: fewer tasks at a time, or more memory for each executor:",
-                &["spark.executor.cores   2", "spark.executor.memory  8g"],
-            ),
-        ],
+        remedies: more_memory(view, needs.as_ref()),
         not_measured: vec![
-            "spills shorter than 1 ms".to_owned(),
-            "bytes that were spilled: Spark's task metrics have them".to_owned(),
+            "spills and merges shorter than 1 ms, and merges while a consumer reads".to_owned(),
         ],
     };
     Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)
@@ -195,17 +267,15 @@ pub(super) fn major_faults(view: &View, around: &Surroundings) -> Outcome {
         disproof: "the kernel's counts of swapped and read pages (pswpin and pgpgin in /proc/vmstat) stand still while the \
                    tasks run"
             .to_owned(),
-        remedies: vec![if swaps {
-            remedy(
-                "The machine swaps; keep executors out of it (see also: swapped):",
-                &["sysctl vm.swappiness=1", "spark.executor.memory  LESS"],
-            )
+        remedies: if swaps {
+            super::pages::out_of_swap(view, around)
         } else {
-            remedy(
-                "Nothing is swapped, so files are mapped: put jars and spark.local.dir on a faster disk, or leave more memory to the page cache:",
-                &["spark.local.dir  /fast/disk", "spark.executor.memory  LESS"],
-            )
-        }],
+            vec![remedy(
+                "Nothing is swapped, so files are mapped: put jars and spark.local.dir on a faster disk, or leave more memory to \
+                 the page cache by a smaller spark.executor.memory. How much the files need was not measured",
+                &[],
+            )]
+        },
         not_measured: vec!["which file or swap area was read".to_owned()],
     };
     Outcome::checked(ID, LOOKS_FOR, vec![finding], looked)

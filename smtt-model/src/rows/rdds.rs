@@ -77,6 +77,10 @@ pub struct RddRow {
     /// Stored blocks whose partition had been in this executor's memory before and had left it; a lower bound. Part of
     /// `blocks_stored`.
     pub blocks_stored_again: u64,
+    /// Time from the begin of tasks until they had stored these blocks again, in nanoseconds; absent where no block was, and
+    /// where the begin of such a task is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks_stored_again_ns: Option<u64>,
     /// Blocks of the RDD that were in memory before the daemon traced the executor.
     pub blocks_found: u64,
     /// Blocks of the RDD that left this executor's memory.
@@ -322,6 +326,7 @@ impl State {
             execution_memory_off_heap_bytes: held.execution_off_heap_bytes,
             blocks_stored: rdd.block_history.stored,
             blocks_stored_again: rdd.block_history.stored_again,
+            blocks_stored_again_ns: rdd.block_history.again_known_ns(),
             blocks_found: rdd.block_history.found,
             blocks_removed: rdd.block_history.removed,
             blocks_evicted: rdd.block_history.evicted,

@@ -30,7 +30,8 @@ impl State {
     }
 
     /// One row for all stages of each executor that the filter selects: the sums of their task times and of their waits
-    /// for disks, and the largest peak of execution memory of a task, with its stage.
+    /// for disks, and the largest peak of execution memory of a task, with its stage; of this stage the number of tasks,
+    /// what its ended tasks here spilled, and how many these are.
     #[must_use]
     pub fn stages_in_short(&self, filter: &Filter) -> Vec<StageRow> {
         self.listing(filter, |_, executor, rows| {
@@ -45,6 +46,9 @@ impl State {
                 let peak = stage.peak_bytes.max(live);
                 if row.stage_id.is_none() || peak > row.execution_memory_peak_bytes {
                     row.stage_id = Some(key.id);
+                    row.tasks = stage.described.as_ref().map(|said| said.tasks);
+                    row.used.memory_spilled_bytes = UsedRow::new(&stage.used).memory_spilled_bytes;
+                    row.used_tasks = stage.used_tasks;
                     row.execution_memory_peak_bytes = peak;
                 }
                 row.task_time_ns = row.task_time_ns.saturating_add(stage.task_time_ns);

@@ -23,12 +23,23 @@ pub struct BlockHistory {
     pub reads: u64,
     /// Time when the last block was stored, in nanoseconds since boot; zero where none was.
     pub last_stored_ns: u64,
+    /// Time from the begin of tasks until they had stored blocks again, in nanoseconds.
+    pub again_ns: u64,
+    /// Blocks whose task's begin is not known, of those that were stored again.
+    pub again_unknown: u64,
 }
 
 impl BlockHistory {
     /// Counts a report of a block. `known`: the block is in memory already; `left`: its partition had left memory
-    /// before.
-    pub(super) fn stored(&mut self, fact: &BlockFact, known: bool, left: bool, now_ns: u64) {
+    /// before; `took_ns`: the time since its task began.
+    pub(super) fn stored(
+        &mut self,
+        fact: &BlockFact,
+        known: bool,
+        left: bool,
+        now_ns: u64,
+        took_ns: Option<u64>,
+    ) {
         // Further ranges of a block do not count as another block.
         if known || fact.range_first > 0 {
             return;
@@ -38,8 +49,17 @@ impl BlockHistory {
         } else {
             self.stored += 1;
             self.stored_again += u64::from(left);
+            if left {
+                self.again_ns = self.again_ns.saturating_add(took_ns.unwrap_or(0));
+                self.again_unknown += u64::from(took_ns.is_none());
+            }
         }
         self.last_stored_ns = self.last_stored_ns.max(now_ns);
+    }
+
+    /// Time until blocks were stored again, where it is known of each.
+    pub(crate) fn again_known_ns(&self) -> Option<u64> {
+        (self.stored_again > 0 && self.again_unknown == 0).then_some(self.again_ns)
     }
 
     /// Adds the history of an RDD that is folded into this row.
@@ -51,6 +71,8 @@ impl BlockHistory {
             (&mut self.removed, other.removed),
             (&mut self.evicted, other.evicted),
             (&mut self.reads, other.reads),
+            (&mut self.again_ns, other.again_ns),
+            (&mut self.again_unknown, other.again_unknown),
         ] {
             *sum = sum.saturating_add(more);
         }
@@ -109,17 +131,19 @@ mod tests {
         let (mut uses, mut left) = (BlockHistory::default(), LeftPartitions::default());
         for (partition, known) in [(0, false), (0, true), (1, false)] {
             let had_left = left.take(&block(partition), known);
-            uses.stored(&block(partition), known, had_left, 5);
+            uses.stored(&block(partition), known, had_left, 5, Some(2));
         }
         assert_eq!((uses.stored, uses.stored_again), (2, 0));
         left.add(Some(7), Some(1), &caps);
         left.add(None, Some(1), &caps);
         let had_left = left.take(&block(1), false);
-        uses.stored(&block(1), false, had_left, 9);
+        uses.stored(&block(1), false, had_left, 9, Some(3));
         assert_eq!(
             (uses.stored, uses.stored_again, uses.last_stored_ns),
             (3, 1, 9)
         );
+        // Only what came back counts.
+        assert_eq!((uses.again_ns, uses.again_unknown), (3, 0));
         assert!(!left.take(&block(1), false), "it came back once");
     }
 
@@ -130,13 +154,13 @@ mod tests {
             reported_again: true,
             ..block(3)
         };
-        uses.stored(&found, false, false, 5);
+        uses.stored(&found, false, false, 5, None);
         assert_eq!((uses.stored, uses.found), (0, 1));
         let second = BlockFact {
             range_first: 64,
             ..block(3)
         };
-        uses.stored(&second, false, false, 6);
+        uses.stored(&second, false, false, 6, None);
         assert_eq!((uses.stored, uses.found), (0, 1));
     }
 

@@ -140,13 +140,18 @@ impl Executor {
             Fact::BlockStored(fact) => {
                 let known = self.memory.blocks.contains_key(&fact.block_id);
                 let left = self.left_partitions.take(&fact, known);
-                let (mut rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps);
-                rdd.block_history.stored(&fact, known, left, now_ns);
-                drop(rdd);
-                let stage = fact
+                let task = fact
                     .task_attempt_id
-                    .and_then(|id| self.tasks.tasks.get(&id))
-                    .and_then(|task| task.stage);
+                    .and_then(|id| self.tasks.tasks.get(&id));
+                let stage = task.and_then(|task| task.stage);
+                let begun = task.filter(|task| !task.start_is_late);
+                let took_ns = begun
+                    .and_then(|task| task.start_ns)
+                    .map(|start| now_ns.saturating_sub(start));
+                let (mut rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps);
+                rdd.block_history
+                    .stored(&fact, known, left, now_ns, took_ns);
+                drop(rdd);
                 let outcome = self.memory.block_stored(&fact, stage, now_ns, caps);
                 self.see_peak(RddKey::of_fact(fact.rdd_id));
                 return outcome;
