@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::table::{FINDING, Kind, METRICS, Metric};
+use super::table::{FINDING, FINDING_SAVING, Kind, METRICS, Metric};
 
 /// Rows of the dashboard: title, and beginnings of the names of its metrics.
 const ROWS: [(&str, &[&str]); 4] = [
@@ -28,7 +28,7 @@ pub(super) fn dashboard() -> String {
     let mut left: Vec<&Metric> = METRICS
         .iter()
         .copied()
-        .filter(|metric| metric.kind != Kind::Info && *metric != FINDING)
+        .filter(|metric| metric.kind != Kind::Info && ![FINDING, FINDING_SAVING].contains(metric))
         .collect();
     for (number, (title, starts)) in ROWS.iter().enumerate() {
         let of_row = |metric: &&Metric| starts.iter().any(|start| metric.name.starts_with(start));

@@ -2,18 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use smtt_model::advise::Severity;
+use smtt_model::advise::{Saving, Severity};
 use smtt_model::rows::Filter;
 use smtt_model::sort::small::Gather as _;
 
+use super::Value;
 use super::collect::Families;
 use super::keys::key_of;
 use super::table;
 use crate::advice::advice;
 use crate::shared::Shared;
 
-/// Values of the labels of findings that are shown as one, and their number.
-pub(super) type Findings = BTreeMap<[String; 6], u64>;
+/// Findings that are shown as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Same {
+    count: u64,
+    /// What those with seconds save together; absent where none has.
+    saving: Option<Saving>,
+}
+
+/// Values of the labels of findings that are shown as one, and what is known of them.
+pub(super) type Findings = BTreeMap<[String; 6], Same>;
 
 /// The findings of all applications now. Reads files, locks the state for one listing at a time, and waits for the large
 /// answer that is being made: call it on a thread of its own.
@@ -48,7 +57,11 @@ pub(super) fn find(shared: &Shared) -> Findings {
                     user.clone(),
                     rdd.unwrap_or_default(),
                 ];
-                *findings.entry(labels).or_default() += 1;
+                let same = findings.entry(labels).or_default();
+                same.count += 1;
+                if let Some(saving) = finding.saving {
+                    same.saving.get_or_insert_default().add(&saving);
+                }
             }
         }
     }
@@ -57,8 +70,17 @@ pub(super) fn find(shared: &Shared) -> Findings {
 
 /// Adds the series.
 pub(super) fn series(families: &mut Families<'_>, findings: &Findings) {
-    for (labels, count) in findings {
+    for (labels, same) in findings {
         let labels = labels.each_ref().map(String::as_str);
-        families.count(table::FINDING, &labels, *count);
+        families.count(table::FINDING, &labels, same.count);
+        let Some(saving) = same.saving else { continue };
+        for (end, seconds) in [
+            ("low", saving.low),
+            ("expected", saving.expected),
+            ("high", saving.high),
+        ] {
+            let labels: Vec<&str> = labels.into_iter().chain([end]).collect();
+            families.add(table::FINDING_SAVING, &labels, Value::Real(seconds));
+        }
     }
 }
