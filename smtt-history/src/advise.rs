@@ -1,16 +1,19 @@
 //! Findings from what Spark measured: what costs time in an application, the setting that helps, and the seconds that it
 //! would save.
 //!
-//! [`read`] reads the tasks of each stage attempt; [`work`] has the rules; [`simulate`] runs a stage's tasks again with
+//! [`read`] reads the tasks of each stage attempt, [`workers`] what daemons wrote about them; [`shuffle`], [`reasons`] and
+//! [`work`] have the rules; [`simulate`] runs a stage's tasks again with
 //! other lengths, from which every saving comes; [`text`] writes the result for people. docs/HISTORY.md lists the rules.
 
 pub mod read;
 mod reasons;
+mod shuffle;
 pub mod simulate;
 #[cfg(test)]
 mod tests;
 pub mod text;
 mod work;
+pub mod workers;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +22,7 @@ use smtt_model::advise::{Saving, Severity};
 use smtt_store::read::ParquetError;
 
 use self::read::{Attempt, Log};
+use self::workers::{Figures, OfWorker};
 use crate::open::App;
 
 /// Seconds that a finding must be expected to save.
@@ -92,6 +96,10 @@ pub struct Advice {
     pub left_out_tasks: u64,
     /// Stage attempts with too many cores for the rules that simulate them.
     pub stages_without_cores: usize,
+    /// Findings of the workers' daemons, in seconds of threads, which run at the same time.
+    pub workers: Vec<OfWorker>,
+    /// What workers wrote and was not read, in words.
+    pub left_out: Vec<String>,
 }
 
 /// A rule that found nothing.
@@ -107,21 +115,26 @@ pub struct Checked {
 type Rule = fn(&Log, &Attempt) -> Option<Finding>;
 
 /// Name of each rule, the problem that it looks for, and its function.
-const RULES: [(&str, &str, Rule); 6] = [
+const RULES: [(&str, &str, Rule); 7] = [
     (
         "spilling",
         "tasks that spill, because they have too little execution memory",
-        work::spilling,
+        shuffle::spilling,
     ),
     (
         "fetch_wait",
         "tasks that wait for shuffle blocks",
-        work::fetch_wait,
+        shuffle::fetch_wait,
     ),
     (
         "skew",
         "tasks that take much longer than the others of their stage, and why",
         reasons::skew,
+    ),
+    (
+        "locality_wait",
+        "cores that have no task while tasks wait for a core near their data",
+        reasons::locality,
     ),
     (
         "slow_host",
@@ -140,12 +153,13 @@ const RULES: [(&str, &str, Rule); 6] = [
     ),
 ];
 
-/// Advice for an application.
+/// Advice for an application, with what workers saw of its tasks.
 ///
 /// # Errors
-/// When a table cannot be read.
-pub fn advise(app: &App) -> Result<Advice, ParquetError> {
-    let log = Log::read(app)?;
+/// When a table of the application cannot be read.
+pub fn advise(app: &App, workers: Figures) -> Result<Advice, ParquetError> {
+    let mut log = Log::read(app)?;
+    log.workers = workers;
     let stage_seconds = log.busy_seconds();
     let mut found: BTreeMap<(usize, String), Merged> = BTreeMap::new();
     for attempt in &log.attempts {
@@ -185,6 +199,8 @@ pub fn advise(app: &App) -> Result<Advice, ParquetError> {
         checked_stages: log.attempts.len(),
         left_out_tasks: log.left_out,
         stages_without_cores: log.without_cores,
+        workers: log.workers.findings,
+        left_out: log.workers.left_out,
     })
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::advise;
+use crate::advise::workers::Figures;
 use crate::args::{Arguments, Command, Targets};
 use crate::diff;
 use crate::export::{Counts, csv, sqlite};
@@ -214,7 +215,9 @@ fn run(command: Command) -> Result<bool> {
             json,
         } => {
             let store = Store::open(&store, copies.object_cache_bytes)?;
-            let found = advise::advise(&named(&store, &app)?)?;
+            let app = named(&store, &app)?;
+            let workers = Figures::in_store(store.folder(), &app, None);
+            let found = advise::advise(&app, workers)?;
             say(&if json {
                 serde_json::to_string_pretty(&found)? + "\n"
             } else {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
+use super::workers::Figures;
 use crate::json::milliseconds;
 use crate::open::App;
 use crate::out::Kind;
@@ -26,6 +27,8 @@ const ALONE: f64 = 0.9;
 /// A successful task. Times are in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
+    /// Id of the task attempt.
+    pub id: i64,
     /// Launch, in milliseconds since 1970.
     pub launch: i64,
     /// From launch to finish, as the driver saw it.
@@ -52,6 +55,9 @@ pub struct Task {
     pub host: u32,
     /// Whether its data were in its own process or on its node.
     pub is_local: bool,
+    /// How long its core had no task before the launch; below zero where the driver learned late of the end of the task
+    /// before. Absent where another stage or an executor that was late may be why.
+    pub idle: Option<f64>,
 }
 
 impl Task {
@@ -86,6 +92,8 @@ pub struct Attempt {
     /// Milliseconds from the end of a task to the launch of the next one on that core: the median. Below zero where the
     /// driver learns of an end after it has launched the next task.
     pub gap: f64,
+    /// Last end of a task of the stages that it reads, since 1970; absent where the log has none.
+    pub parents_end: Option<f64>,
 }
 
 /// What the rules need of an application.
@@ -101,6 +109,8 @@ pub struct Log {
     pub left_out: u64,
     /// Attempts whose cores are too many.
     pub without_cores: usize,
+    /// What workers saw of the tasks.
+    pub workers: Figures,
     is_sql: bool,
 }
 
@@ -173,19 +183,42 @@ impl Log {
                 attempt.slots = attempt.slots.min(ever);
             }
             attempt.cores = Some(at_begin.max(attempt.slots)).filter(|cores| *cores <= CORES);
+            attempt.idle(at_begin >= attempt.slots);
         }
+        log.parents(app);
         log.bound_simulations(SIMULATED);
         log.alone();
         for attempt in &mut log.attempts {
-            let gap = gap(&attempt.tasks, attempt.slots);
-            // Another stage may have had the core.
-            attempt.gap = if attempt.alone < ALONE {
-                gap.min(0.0)
-            } else {
-                gap
-            };
+            // Of all but the first: the median, because other waits (a lost executor, tasks that failed) concern few tasks.
+            let idle = attempt.tasks.iter().skip(attempt.slots);
+            attempt.gap = median(idle.filter_map(|task| task.idle));
+            if attempt.alone < ALONE {
+                // Another stage may have had the core.
+                attempt.gap = attempt.gap.min(0.0);
+                attempt.tasks.iter_mut().for_each(|task| task.idle = None);
+            }
         }
         Ok(log)
+    }
+
+    /// Finds when the stages ended that each attempt reads.
+    fn parents(&mut self, app: &App) {
+        let mut ends: HashMap<i32, f64> = HashMap::new();
+        for attempt in &self.attempts {
+            let end = attempt.tasks[0].launch as f64 + attempt.window;
+            let last = ends.entry(attempt.key.0).or_insert(end);
+            *last = last.max(end);
+        }
+        for attempt in &mut self.attempts {
+            let text = app.one(Kind::StageRdds, &attempt.id());
+            let json: Value = text
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default();
+            let parents = json["parentStageIds"].as_array().into_iter().flatten();
+            let parents = parents.filter_map(|id| i32::try_from(id.as_i64()?).ok());
+            let ends = parents.filter_map(|id| ends.get(&id).copied());
+            attempt.parents_end = ends.reduce(f64::max);
+        }
     }
 
     /// Leaves the cores out of attempts with fewer tasks than cores, from the one on with which they are more than `most`
@@ -326,21 +359,22 @@ fn until(sums: &[(i64, usize)], is_early: impl Fn(i64) -> bool) -> usize {
     count.checked_sub(1).map_or(0, |last| sums[last].1)
 }
 
-/// Milliseconds that a core has no task before it gets its next one: the median, because other waits (a lost executor,
-/// tasks that failed) concern few tasks. Tasks are sorted by launch.
-fn gap(tasks: &[Task], cores: usize) -> f64 {
-    let until = |task: &Task| Reverse((task.end().max(0.0) * 1000.0) as u64);
-    let mut ends: BinaryHeap<Reverse<u64>> = tasks.iter().take(cores).map(until).collect();
-    let gaps: Vec<f64> = tasks
-        .iter()
-        .skip(cores)
-        .map(|task| {
-            let free = ends.pop().map_or(0, |Reverse(end)| end);
-            ends.push(until(task));
-            task.launch as f64 - free as f64 / 1000.0
-        })
-        .collect();
-    median(gaps.into_iter())
+impl Attempt {
+    /// Finds how long the core of each task had none before its launch, with the core that is free first. `at_begin` says
+    /// whether all cores were there at the first launch. Tasks are sorted by launch.
+    fn idle(&mut self, at_begin: bool) {
+        let begin = self.tasks[0].launch;
+        let mut ends: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
+        for (at, task) in self.tasks.iter_mut().enumerate() {
+            task.idle = if at < self.slots {
+                at_begin.then_some((task.launch - begin) as f64)
+            } else {
+                let free = ends.pop().map_or(0, |Reverse(end)| end);
+                Some(task.launch as f64 - free as f64 / 1000.0)
+            };
+            ends.push(Reverse((task.end().max(0.0) * 1000.0) as u64));
+        }
+    }
 }
 
 /// Tasks that run at a time, at most.
@@ -384,6 +418,7 @@ fn group(
         of("shuffle_fetch_wait_time_ms", 1.0)?,
     );
     let write = of("shuffle_write_time_ns", 1e6)?;
+    let ids = raw("task_id")?;
     let (input, remote) = (of("input_bytes", 1.0)?, of("shuffle_remote_bytes", 1.0)?);
     let (near, spilled) = (
         of("shuffle_local_bytes", 1.0)?,
@@ -411,6 +446,7 @@ fn group(
         attempt.key = key;
         let run = run[at].min(durations[at]);
         attempt.tasks.push(Task {
+            id: ids[at].unwrap_or_default(),
             launch: launches[at].unwrap_or_default(),
             duration: durations[at],
             run,
@@ -424,6 +460,7 @@ fn group(
             peak: peak[at],
             host,
             is_local: !matches!(localities[at].as_deref(), Some("RACK_LOCAL" | "ANY")),
+            idle: None,
         });
     }
     Ok(())

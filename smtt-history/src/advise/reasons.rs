@@ -1,14 +1,17 @@
 //! Tasks that take much longer than the others of their stage, with the reason that explains most of it.
 
 use super::read::{Attempt, Log, Task, median, quantile};
+use super::shuffle::more_in_flight;
 use super::simulate::length;
 use super::work::{NOISE, bytes, ms, number, pace, setting, share, slowest};
-use super::{Finding, Saving};
+use super::{Finding, Saving, Setting};
 
 /// Tasks that a stage needs.
 const TASKS: usize = 8;
 /// Share of the excess that a reason must explain.
 const EXPLAINS: f64 = 0.5;
+/// Milliseconds without a task from which a core waited for data that are near it. The driver needs less to launch a task.
+const HELD: f64 = 100.0;
 
 /// Why tasks take longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +56,10 @@ struct Usual {
     gc: f64,
     fetch: f64,
     around: f64,
-    /// How many times longer tasks take whose data are elsewhere.
-    away: f64,
+    /// How many times longer tasks take whose data are elsewhere; absent where too few are there to say.
+    away: Option<f64>,
+    /// Median duration of tasks whose data are here.
+    near: f64,
     host: Option<(u32, f64)>,
 }
 
@@ -67,10 +72,11 @@ impl Usual {
             let of = |tasks: &[&Task]| median(tasks.iter().map(|task| pace(task)));
             Some(of(&near))
                 .filter(|near| *near > 0.0)
-                .map_or(1.0, |near| of(&far) / near)
+                .map(|near| of(&far) / near)
         } else {
-            1.0
+            None
         };
+        let near = median(near.iter().map(|task| task.duration));
         Self {
             duration: median(attempt.durations()),
             run: median(all().map(|task| task.run)),
@@ -80,8 +86,14 @@ impl Usual {
             fetch: median(all().map(|task| task.fetch)),
             around: median(all().map(|task| task.around)),
             away,
+            near,
             host: slowest(attempt).map(|(host, ratio)| (host, ratio.1)),
         }
+    }
+
+    /// Milliseconds that a task takes longer with its data elsewhere.
+    fn worth(&self) -> Option<f64> {
+        self.away.map(|away| self.near * (away - 1.0).max(0.0))
     }
 
     /// The same rule as on the time line: one and a half times the median, and 100 ms.
@@ -101,7 +113,9 @@ impl Usual {
             Reason::Gc => task.gc - self.gc,
             Reason::Fetch => task.fetch - self.fetch,
             Reason::Around => task.around - self.around,
-            Reason::Locality if !task.is_local => task.run * (1.0 - 1.0 / self.away.max(1.0)),
+            Reason::Locality if !task.is_local => {
+                task.run * (1.0 - 1.0 / self.away.unwrap_or(1.0).max(1.0))
+            }
             Reason::Host => match self.host {
                 Some((host, ratio)) if host == task.host => task.run * (1.0 - 1.0 / ratio),
                 _ => 0.0,
@@ -175,6 +189,83 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
         ));
     }
     words(log, attempt, &usual, longest, reason, &mut finding);
+    Some(finding)
+}
+
+/// What it is worth to wait for a core near the data.
+fn locality_wait(usual: &Usual) -> Setting {
+    let value = usual.worth().map_or_else(
+        || "shorter than now; how short is not known: too few tasks ran with and without their data to compare them".to_owned(),
+        |worth| format!("{} (how much longer a task takes with its data elsewhere)", ms(worth)),
+    );
+    setting("spark.locality.wait", value)
+}
+
+/// Milliseconds for which a core had no task before one whose data are elsewhere: it waited for one with its data here.
+fn held(task: &Task) -> f64 {
+    let idle = task.idle.filter(|idle| *idle >= HELD && !task.is_local);
+    idle.unwrap_or(0.0)
+}
+
+pub(super) fn locality(_: &Log, attempt: &Attempt) -> Option<Finding> {
+    let tasks = attempt.tasks.iter();
+    let waits: Vec<f64> = tasks.map(held).filter(|held| *held > 0.0).collect();
+    if waits.is_empty() {
+        return None;
+    }
+    let usual = Usual::of(attempt);
+    // With its pause before it, a task takes its core as long as the log says. What is left of the pause is what waiting is
+    // worth.
+    let worth = usual.worth();
+    let left = |held: f64| worth.map_or(held / 2.0, |worth| held.min(worth));
+    let most = |held: f64| worth.map_or(held, |_| left(held).max(held / 2.0));
+    let with = |pause: &dyn Fn(f64) -> f64| {
+        length(
+            attempt
+                .tasks
+                .iter()
+                .map(|task| task.duration + pause(held(task))),
+            attempt.slots,
+        )
+    };
+    let now = with(&|held| held);
+    let saved = |pause: &dyn Fn(f64) -> f64| (now - with(pause)) / 1000.0;
+    let saving = attempt.saving(saved(&most), saved(&left), saved(&|_| 0.0));
+    let all: f64 = waits.iter().sum();
+    let title = format!(
+        "cores had no task for {} before {} of {} tasks whose data were on another node",
+        ms(all),
+        waits.len(),
+        attempt.tasks.len()
+    );
+    let mut finding = attempt.finding("locality_wait", saving, title);
+    finding.computed = format!(
+        "the stage's tasks run again on {} cores, each with the pause of its core before it: with pauses of {}; without them \
+         for the upper end{NOISE}",
+        attempt.slots,
+        if worth.is_some() {
+            "at most what a task takes longer with its data elsewhere, and of half their length or more for the lower end"
+        } else {
+            "half their length, and as they were for the lower end, because what they are worth is not known"
+        }
+    );
+    "a run with the setting in which cores have no task as long: then the driver was busy, not waiting for locality"
+        .clone_into(&mut finding.disproof);
+    let longest = waits.iter().copied().fold(0.0, f64::max);
+    finding.numbers = vec![
+        number("longest pause", ms(longest)),
+        number("median pause", ms(median(waits.iter().copied()))),
+    ];
+    match usual.away {
+        Some(away) => finding.numbers.push(number(
+            "tasks with their data elsewhere take",
+            format!("{away:.2} times as long as the others"),
+        )),
+        None => finding
+            .not_measured
+            .push("how much longer tasks take with their data elsewhere".to_owned()),
+    }
+    finding.settings = vec![locality_wait(&usual)];
     Some(finding)
 }
 
@@ -286,33 +377,34 @@ fn words(
             ),
         ],
         Some(Reason::Gc) => vec![
-            setting("spark.executor.memory", "1.5 times as much"),
+            setting(
+                "spark.executor.memory",
+                format!(
+                    "more than now ({}); how much more is not known: what lives after a collection was not measured",
+                    log.property("spark.executor.memory")
+                        .unwrap_or("1g, Spark's default")
+                ),
+            ),
             setting(
                 "spark.executor.cores",
                 format!(
-                    "fewer than now ({})",
-                    log.property("spark.executor.cores").unwrap_or("1")
+                    "fewer than now ({}), so that fewer tasks share the heap",
+                    log.property("spark.executor.cores").unwrap_or("not set")
                 ),
             ),
         ],
-        Some(Reason::Fetch) => vec![setting("spark.reducer.maxSizeInFlight", "96m")],
-        Some(Reason::Around) => vec![
-            setting("spark.locality.wait", "0s"),
-            setting(
-                "in the program: smaller results and closures",
-                "broadcast what all tasks need",
-            ),
-        ],
-        Some(Reason::Locality) => vec![setting(
-            "spark.locality.wait",
-            format!(
-                "{} (how much longer a task takes with its data elsewhere)",
-                ms(usual.duration * (usual.away - 1.0))
-            ),
+        Some(Reason::Fetch) => more_in_flight(log).into(),
+        Some(Reason::Around) => vec![setting(
+            "in the program: smaller results and closures",
+            "broadcast what all tasks need",
         )],
+        Some(Reason::Locality) => vec![locality_wait(usual)],
         Some(Reason::Host) | None => vec![
             setting("spark.speculation", "true"),
-            setting("spark.speculation.multiplier", "1.5"),
+            setting(
+                "spark.speculation.multiplier",
+                "1.5 (as in the computation)",
+            ),
         ],
     };
     finding.not_measured =

@@ -1,12 +1,20 @@
 //! Sick applications whose truth is known, the same after their remedy, and healthy ones.
 
+mod workers;
+
 use std::path::Path;
 
-use super::{Advice, Saving, advise};
+use super::workers::Figures;
+use super::{Advice, Saving};
 use crate::import::{Admission, import};
 use crate::log::Bounds;
 use crate::made::{Made, Numbers, Stage, Task};
 use crate::open::App;
+
+/// Advice from the log alone.
+fn advise(app: &App) -> Result<Advice, smtt_store::read::ParquetError> {
+    super::advise(app, Figures::default())
+}
 
 /// Even work: partitions of nearly one size, times with noise.
 fn healthy(count: usize, seed: u64) -> Vec<Task> {
@@ -96,7 +104,7 @@ fn healthy_applications_have_no_finding() {
                 "{seed} {count}: {:#?}",
                 found.findings
             );
-            assert_eq!(found.nothing.len(), 6);
+            assert_eq!(found.nothing.len(), 7);
         }
     }
 }
@@ -135,6 +143,59 @@ fn data_elsewhere_explain_late_tasks() {
         task.run *= 5;
     }
     sick("skew", "another node", before, healthy(96, 6));
+}
+
+/// Tasks from the 33rd on have their data elsewhere; those of the second round on each core start so much later.
+fn held_back(run: i64, elsewhere: i64, ms: i64) -> Advice {
+    let mut tasks = vec![Task::new(run, 1_000_000); 64];
+    for task in &mut tasks[32..] {
+        task.locality = "ANY";
+        task.run = elsewhere;
+    }
+    let held = with_times(&made(tasks).log().0, |info| {
+        if info["Task ID"].as_i64() >= Some(32) {
+            later(info, "Launch Time", ms);
+            later(info, "Finish Time", ms);
+        }
+    });
+    let folder = tempfile::tempdir().expect("makes a folder");
+    advise(&opened(folder.path(), &held)).expect("advises")
+}
+
+#[test]
+fn cores_that_wait_for_tasks_near_their_data_are_found_and_others_are_not() {
+    let found = held_back(2000, 2000, 3000);
+    let finding = &found.findings[0];
+    assert_eq!(finding.rule, "locality_wait", "{found:#?}");
+    // A task takes as long elsewhere: waiting is worth nothing.
+    assert_eq!(finding.settings[0].name, "spark.locality.wait");
+    assert!(
+        finding.settings[0].value.starts_with("0 ms"),
+        "{finding:#?}"
+    );
+    let Saving { low, high, .. } = finding.saving;
+    assert!(low <= 3.0 && 3.0 <= high, "{finding:#?}");
+    // Where it takes four times as long, waiting for 3 s is right.
+    let worth = held_back(1000, 4000, 3000);
+    assert!(
+        worth.findings.iter().all(|it| it.rule != "locality_wait"),
+        "{worth:#?}"
+    );
+    let none = held_back(2000, 2000, 0);
+    assert!(none.findings.is_empty(), "{none:#?}");
+}
+
+#[test]
+fn time_around_the_run_advises_no_wait_for_locality() {
+    let mut tasks = vec![Task::new(600, 1_000_000); 200];
+    for task in &mut tasks[100..116] {
+        task.delay = 3000;
+    }
+    let (found, _) = advice(tasks);
+    let finding = &found.findings[0];
+    assert!(finding.title.contains("around their run"), "{finding:#?}");
+    let wait = "spark.locality.wait";
+    assert!(finding.settings.iter().all(|it| it.name != wait));
 }
 
 #[test]

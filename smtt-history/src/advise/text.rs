@@ -2,11 +2,17 @@
 
 use std::fmt::Write as _;
 
+use smtt_model::rows::Number;
+use smtt_model::units;
+
 use super::Advice;
+use super::workers::OfWorker;
 use crate::plain::plain;
 
 /// Characters of a text.
 const LINE: usize = 300;
+/// Characters of a worker's explanation.
+const WORDS: usize = 2000;
 
 /// The whole text.
 #[must_use]
@@ -30,6 +36,9 @@ pub fn text(advice: &Advice) -> String {
             "without idle cores and small tasks of {} stage attempts: the log says that they had too many cores",
             advice.stages_without_cores
         );
+    }
+    for what in &advice.left_out {
+        let _ = writeln!(out, "without {}", plain(what, LINE));
     }
     for (at, finding) in advice.findings.iter().enumerate() {
         let more = if finding.more_stages > 0 {
@@ -67,6 +76,9 @@ pub fn text(advice: &Advice) -> String {
             let _ = writeln!(out, "   not measured: {missing}");
         }
     }
+    for of_worker in &advice.workers {
+        of_one(&mut out, of_worker);
+    }
     if !advice.nothing.is_empty() {
         out.push_str("\nChecked, and nothing found:\n");
         for checked in &advice.nothing {
@@ -74,4 +86,54 @@ pub fn text(advice: &Advice) -> String {
         }
     }
     out
+}
+
+/// A number of a worker's finding with its unit.
+pub fn value(number: &smtt_model::advise::Evidence) -> String {
+    match (&number.value, number.unit.as_str()) {
+        (Number::Whole(value), "bytes") => units::bytes(*value),
+        (Number::Whole(value), "ns") => units::duration(*value),
+        (Number::Whole(value), _) => units::count(*value),
+        (Number::Real(value), "share") => units::share(*value),
+        (Number::Real(value), _) => format!("{value:.2}"),
+    }
+}
+
+/// The seconds of a worker's finding, or why there are none.
+pub fn seconds(finding: &smtt_model::advise::Finding) -> String {
+    finding.saving.map_or_else(
+        || "not in seconds".to_owned(),
+        |saving| format!("{} of the executors' threads", saving.words()),
+    )
+}
+
+/// What a worker found. Executors claim much of it.
+fn of_one(out: &mut String, of_worker: &OfWorker) {
+    for finding in &of_worker.advice.findings {
+        let _ = write!(
+            out,
+            "\n[{}] {}\n   {}, of the worker {}: {}\n   expected saving: {}\n   computed: {}\n   disproved by: {}\n",
+            finding.severity.word(),
+            plain(&finding.title, LINE),
+            plain(&finding.id, LINE),
+            plain(&of_worker.worker, LINE),
+            plain(&finding.window, LINE),
+            seconds(finding),
+            plain(&finding.computed, WORDS),
+            plain(&finding.disproof, WORDS),
+        );
+        out.push_str("   numbers:\n");
+        for number in &finding.numbers {
+            let _ = writeln!(out, "     {}: {}", plain(&number.what, LINE), value(number));
+        }
+        for remedy in &finding.remedies {
+            let _ = writeln!(out, "   {}", plain(&remedy.why, WORDS));
+            for line in &remedy.lines {
+                let _ = writeln!(out, "     {}", plain(line, LINE));
+            }
+        }
+        for missing in &finding.not_measured {
+            let _ = writeln!(out, "   not measured: {}", plain(missing, WORDS));
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Rules about all tasks of a stage: spilling, waiting for shuffle blocks, slow hosts, and the number of tasks.
+//! Rules about all tasks of a stage: slow hosts and the number of tasks; and what rules have in common.
 
 use smtt_model::units;
 
@@ -8,11 +8,9 @@ use super::{Finding, Number, Saving, Setting};
 use smtt_model::advise::Severity;
 
 /// Tasks that a figure of one kind of tasks needs.
-const ENOUGH: usize = 8;
-/// Share of the run time from which waiting for fetches is a finding.
-const FETCH_SHARE: f64 = 0.1;
+pub(super) const ENOUGH: usize = 8;
 /// How many times longer tasks of a slow host take, at least: the lower end of the interval.
-const SLOW: f64 = 1.25;
+pub(super) const SLOW: f64 = 1.25;
 /// Share of the cores that have no task, from which they are idle.
 const IDLE_SHARE: f64 = 0.3;
 /// Share of a task's time that is spent around its run, and its length in milliseconds, for it to be small.
@@ -112,161 +110,8 @@ impl Attempt {
     }
 }
 
-pub(super) fn spilling(log: &Log, attempt: &Attempt) -> Option<Finding> {
-    let (with, without): (Vec<&Task>, Vec<&Task>) =
-        attempt.tasks.iter().partition(|task| task.spilled > 0.0);
-    if with.is_empty() {
-        return None;
-    }
-    let spilled = attempt.sum(|task| task.spilled);
-    // Where tasks that did not spill show what a byte costs, the others are held against it.
-    let rates: Vec<f64> = without
-        .iter()
-        .filter(|it| it.bytes > 0.0)
-        .map(|it| it.run / it.bytes)
-        .collect();
-    let has_rates = rates.len() >= ENOUGH && with.iter().all(|task| task.bytes > 0.0);
-    let (saving, computed, disproof) = if has_rates {
-        let at = |part: f64| {
-            let rate = quantile(rates.iter().copied(), part);
-            attempt.saved(|task| {
-                let needed = if task.spilled > 0.0 {
-                    (task.bytes * rate).min(task.run)
-                } else {
-                    task.run
-                };
-                task.duration - task.run + needed
-            })
-        };
-        (
-            attempt.saving(at(0.75), at(0.5), at(0.25)),
-            format!(
-                "the stage's tasks run again on {} cores, those that spilled with the run time per byte of the {} that did \
-                 not: the median, and the quartiles for the interval{NOISE}",
-                attempt.slots,
-                rates.len()
-            ),
-            "tasks that do not spill any more and take as long",
-        )
-    } else {
-        let most = attempt.saved(|task| {
-            if task.spilled > 0.0 {
-                task.duration - task.other()
-            } else {
-                task.duration
-            }
-        });
-        (
-            attempt.saving(0.0, most / 2.0, most),
-            format!(
-                "bounds: Spark does not measure the time of a spill. At most the run time of the tasks that spilled beyond \
-                 their CPU time, collections, fetches and shuffle write; the stage's tasks run again on {} cores; the \
-                 expected value is the middle{NOISE}",
-                attempt.slots
-            ),
-            "a run with more partitions, in which nothing is spilled and the tasks together take as long",
-        )
-    };
-    let factor = with
-        .iter()
-        .map(|task| (task.spilled + task.peak) / task.peak.max(1.0))
-        .fold(1.0, f64::max)
-        .min(16.0);
-    let tasks = attempt.tasks.len();
-    let wanted = (tasks as f64 * factor).ceil();
-    let run = attempt.sum(|task| task.run).max(1.0);
-    let title = format!("{} of {tasks} tasks spill {}", with.len(), bytes(spilled));
-    let mut finding = attempt.finding("spilling", saving, title);
-    finding.computed = computed;
-    disproof.clone_into(&mut finding.disproof);
-    finding.numbers = vec![
-        number("spilled from memory", bytes(spilled)),
-        number(
-            "most execution memory of a task",
-            bytes(with.iter().map(|it| it.peak).fold(0.0, f64::max)),
-        ),
-        number(
-            "run time of tasks that spilled beyond CPU, collections, fetches and shuffle write",
-            share(with.iter().map(|it| it.other()).sum::<f64>() / run) + " of the stage's run time",
-        ),
-    ];
-    finding.settings = vec![
-        setting(log.partitions(), format!("{wanted:.0}")),
-        setting(
-            "spark.executor.memory",
-            format!("{factor:.1} times as much, with as many cores per executor"),
-        ),
-    ];
-    finding.not_measured = vec!["the time of spilling and merging itself".to_owned()];
-    Some(finding)
-}
-
-pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
-    let (wait, run) = (attempt.sum(|task| task.fetch), attempt.sum(|task| task.run));
-    if attempt.tasks.len() < ENOUGH || wait < FETCH_SHARE * run {
-        return None;
-    }
-    // The wait per byte that a tenth of the tasks reached can be reached by all.
-    let per_byte = |task: &Task| task.fetch / task.bytes.max(1.0);
-    let best = quantile(attempt.tasks.iter().map(per_byte), 0.1);
-    let low = attempt.saved(|task| task.duration - (task.fetch - best * task.bytes).max(0.0));
-    let high = attempt.saved(|task| task.duration - task.fetch);
-    let saving = attempt.saving(low, (low + high) / 2.0, high);
-    let title = format!(
-        "tasks wait {} of their run time for shuffle blocks",
-        share(wait / run.max(1.0))
-    );
-    let mut finding = attempt.finding("fetch_wait", saving, title);
-    let now = log
-        .property("spark.reducer.maxSizeInFlight")
-        .unwrap_or("48m");
-    finding.computed = format!(
-        "the stage's tasks run again on {} cores: with the wait per byte that the best tenth of them had, and without any wait{NOISE}",
-        attempt.slots
-    );
-    "a run with the setting in which the wait per byte is the same: then disks or the network are at their limit"
-        .clone_into(&mut finding.disproof);
-    finding.numbers = vec![
-        number("waiting for fetches", ms(wait)),
-        number("read", bytes(attempt.sum(|task| task.bytes))),
-    ];
-    let mut hosts: Vec<(f64, u32)> = by_host(attempt)
-        .into_iter()
-        .map(|(host, tasks)| (median(tasks.iter().map(|task| task.fetch)), host))
-        .collect();
-    hosts.sort_by(|left, right| right.0.total_cmp(&left.0));
-    if hosts.len() > 1 {
-        let name = |at: usize| log.hosts[hosts[at].1 as usize].as_str();
-        let last = hosts.len() - 1;
-        finding.numbers.push(number(
-            "median wait by the host that reads, most and least",
-            format!(
-                "{} on {}, {} on {}",
-                ms(hosts[0].0),
-                name(0),
-                ms(hosts[last].0),
-                name(last)
-            ),
-        ));
-    }
-    finding.numbers.push(number(
-        "of it for a map task that was late",
-        "none: Spark starts these tasks when the stages that they read have ended",
-    ));
-    finding.settings = vec![
-        setting(
-            "spark.reducer.maxSizeInFlight",
-            format!("twice as much as now ({now})"),
-        ),
-        setting("spark.shuffle.io.numConnectionsPerPeer", "2"),
-    ];
-    finding.not_measured =
-        vec!["from which host the blocks came: the event log does not say".to_owned()];
-    Some(finding)
-}
-
 /// Tasks by host, where a host has enough.
-fn by_host(attempt: &Attempt) -> Vec<(u32, Vec<&Task>)> {
+pub(super) fn by_host(attempt: &Attempt) -> Vec<(u32, Vec<&Task>)> {
     let mut hosts: std::collections::BTreeMap<u32, Vec<&Task>> = std::collections::BTreeMap::new();
     for task in &attempt.tasks {
         hosts.entry(task.host).or_default().push(task);
@@ -380,7 +225,14 @@ pub(super) fn slow_host(log: &Log, attempt: &Attempt) -> Option<Finding> {
             "see what limits it (CPU quota, frequency, disk, other programs)",
         ),
         setting("spark.speculation", "true"),
-        setting("spark.speculation.multiplier", "1.5"),
+        setting(
+            "spark.speculation.multiplier",
+            // Spark compares with the median of all tasks, so the copies begin before a task of the host ends.
+            format!(
+                "{:.2} (halfway to the ratio's lower end)",
+                f64::midpoint(1.0, ratio.0)
+            ),
+        ),
     ];
     Some(finding)
 }

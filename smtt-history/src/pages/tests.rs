@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Request as Question, StatusCode, header};
+use serde_json::json;
+use smtt_store::history::batch::{Batch, Cell as Stored};
+use smtt_store::history::workers::{Bounds as Room, REST, Whose, Workers};
 use tower::ServiceExt as _;
 
 use super::place::{Place, quoted, split};
@@ -146,6 +149,37 @@ async fn findings_have_their_saving_and_lead_to_their_stage() {
         "Disproved by: ",
         "applications/app-1/stages/0/0\">0.0</a>",
         "&lt;script&gt;alert(1)",
+    ] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+    assert!(text.contains("No worker wrote findings"), "{text}");
+    assert!(!text.contains("<script>"), "{text}");
+    // A worker's findings stand beside, and all that executors claim is text.
+    let finding = json!({"id": "never_read", "severity": "high", "title": HOSTILE, "window": "w", "computed": "how",
+        "disproof": "what", "not_measured": [HOSTILE], "cost": {"of": "o", "estimated": false}, "numbers": [],
+        "subject": {"application_id": "app-1", "executor_ids": []}, "saving": {"low": 0.25, "expected": 2.0, "high": 3.0},
+        "remedies": [{"why": "free it", "lines": [HOSTILE]}]});
+    let advice = json!({"application_id": "app-1", "application_name": HOSTILE, "findings": [finding], "checks": []});
+    let any = Room {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut workers = Workers::take(&site.store(), HOSTILE, 10, None, any).expect("opens");
+    let mut batch = Batch::new(&REST);
+    batch.push(&[
+        Stored::Text("findings"),
+        Stored::Text(""),
+        Stored::Text(&advice.to_string()),
+    ]);
+    let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
+    done.expect("writes");
+    let (_, _, text) = site.get("/applications/app-1/findings").await;
+    for part in [
+        "Findings of the workers",
+        "250 ms",
+        "3.0 s",
+        "free it",
+        "Computed: how.",
     ] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }

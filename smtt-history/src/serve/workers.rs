@@ -11,6 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::routes::{Answer, Parameters, Raw, finish};
 use super::{Refusal, Server, tasks};
+use crate::advise::advise;
+use crate::advise::workers::Figures;
 use crate::json::present;
 use crate::open::App;
 use crate::out::Kind;
@@ -64,6 +66,9 @@ pub(super) async fn part(
 
 fn answer(app: Option<&App>, files: &Files, rest: &str, parameters: &Parameters) -> Answer {
     let path: Vec<&str> = rest.split('/').collect();
+    if path == ["advice"] {
+        return advice(app, files);
+    }
     let kind = match path[..] {
         ["workers"] => "worker",
         ["executors"] => "executor",
@@ -89,6 +94,21 @@ fn answer(app: Option<&App>, files: &Files, rest: &str, parameters: &Parameters)
         })
         .collect();
     Ok(json!({ "rows": rows }).to_string())
+}
+
+/// Findings from Spark's tasks, with those of the workers in `workers`. Without Spark's half there are only the workers'.
+fn advice(app: Option<&App>, files: &Files) -> Answer {
+    let figures = Figures::read(files);
+    let found = match app {
+        Some(app) => serde_json::to_string(&advise(app, figures).map_err(Refusal::failed)?),
+        None => {
+            let Figures {
+                findings, left_out, ..
+            } = figures;
+            serde_json::to_string(&json!({ "workers": findings, "left_out": left_out }))
+        }
+    };
+    found.map_err(Refusal::failed)
 }
 
 /// What Spark said about the same thing.

@@ -57,6 +57,24 @@ fn task(id: i64, executor: &str, json: &str) -> Batch {
     batch
 }
 
+#[tokio::test]
+async fn advice_has_the_workers_findings_also_without_the_log() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let store = folder.path().join("store");
+    fs::create_dir_all(&store).expect("makes a folder");
+    let mut workers = Workers::take(&store, "node-1", 10, None, ANY).expect("opens");
+    let found = r#"{"application_id":"app-1","application_name":"n","findings":[],"checks":[]}"#;
+    let whose = Whose::of("app-1", 7);
+    let done = workers.add(whose, 0, &document("findings", found), &|uid| uid);
+    done.expect("writes");
+    let server = server(store, None);
+    let (status, answer) = ask(&server, "app-1", "advice").await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["workers"][0]["worker"], "node-1", "{answer}");
+    assert_eq!(answer["workers"][0]["advice"]["application_id"], "app-1");
+    assert!(answer.get("findings").is_none(), "{answer}");
+}
+
 fn document(kind: &str, json: &str) -> Batch {
     let mut batch = Batch::new(&REST);
     batch.push(&[Cell::Text(kind), Cell::Text("1"), Cell::Text(json)]);
