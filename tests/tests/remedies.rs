@@ -5,13 +5,16 @@
 //! daemon that of the CPU times of tasks, as Spark counts them. Only `cargo xtask test remedies` runs these tests: they
 //! measure time, and need the machine for themselves.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smtt_history::advise::read::Log;
+use smtt_history::advise::workers::Figures;
 use smtt_history::advise::{Advice, Finding, advise};
 use smtt_history::import::{Admission, import};
 use smtt_history::log::Bounds;
@@ -156,7 +159,7 @@ fn advised(lab: &SparkLab, application: Application) -> Result<Ran> {
     let app = App::open(&only[0])?;
     let attempts = Log::read(&app)?.attempts.into_iter();
     Ok(Ran {
-        advice: advise(&app)?,
+        advice: advise(&app, Figures::default())?,
         windows: attempts.map(|it| (it.name, it.window)).collect(),
     })
 }
@@ -339,11 +342,11 @@ fn cached_on_pages(
     let mut last = Value::Null;
     let advice = wait_for("the advice about small pages", LIMIT, || {
         last = daemon.json(&["advise", "--app", &id])?;
-        Ok((small_pages(&last).count() == wanted).then(|| last.clone()))
+        Ok((of_rule(&last, "small_pages").count() == wanted).then(|| last.clone()))
     });
     let advice = advice.with_context(|| format!("not {wanted} findings: {last:#}"))?;
     let mut saving = Saving::default();
-    for finding in small_pages(&advice) {
+    for finding in of_rule(&advice, "small_pages") {
         saving.add(&serde_json::from_value(finding["saving"].clone())?);
     }
     let stages = run.submitted.rest("stages")?;
@@ -387,11 +390,11 @@ fn cpu_time() -> Result<Duration> {
     Ok(time.into())
 }
 
-/// The findings about small pages.
-fn small_pages(advice: &Value) -> impl Iterator<Item = &Value> {
+/// The daemon's findings of a rule.
+fn of_rule<'a>(advice: &'a Value, rule: &'a str) -> impl Iterator<Item = &'a Value> {
     let findings = advice["applications"][0]["findings"].as_array();
     let findings = findings.into_iter().flatten();
-    findings.filter(|finding| finding["id"] == "small_pages")
+    findings.filter(move |finding| finding["id"] == rule)
 }
 
 #[test]
@@ -428,30 +431,144 @@ fn small_pages_are_found_on_a_worker_and_their_saving_is_true() -> Result<()> {
     lab.passed()
 }
 
+/// Runs an application whose two RDDs push one another out of an executor's memory: seconds for which its tasks ran, as
+/// Spark has them; the saving that the daemon expects; the memory that it advises, where it does.
+fn pushed_out(
+    lab: &SparkLab,
+    daemon: &Daemon,
+    memory: &str,
+) -> Result<(f64, Saving, Option<String>)> {
+    // A block takes some 100 ms to make.
+    let job = ["8", "192", "3", "20"];
+    let application = Application::java(&lab.paths, "local-cluster[1,1,2048]", "Evicting", &job)?
+        .conf("spark.rdd.compress", "false")
+        .conf("spark.executor.memory", memory)
+        .conf("spark.memory.fraction", "0.4")
+        .conf("spark.memory.offHeap.enabled", "true")
+        .conf("spark.memory.offHeap.size", "128m")
+        .both_compilers()
+        .with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.reach("read")?;
+    let id = run.submitted.application_id()?;
+    let stages = run.submitted.rest("stages")?;
+    let stages = stages.as_array().into_iter().flatten();
+    let times = stages.map(|stage| number(stage, "executorRunTime"));
+    let ran: u64 = times.collect::<Result<Vec<_>>>()?.into_iter().sum();
+    wait_for("the ends of all tasks have come", LIMIT, || {
+        let tasks = run.rows(daemon, &["tasks"])?;
+        let ended = tasks.iter().filter(|task| task["state"] == "succeeded");
+        Ok((ended.count() == 3 * 3 * 8).then_some(()))
+    })?;
+    let advice = daemon.json(&["advise", "--app", &id])?;
+    let mut saving = Saving::default();
+    for finding in of_rule(&advice, "evicted_and_stored_again") {
+        saving.add(&serde_json::from_value(finding["saving"].clone())?);
+    }
+    let said = advice.to_string();
+    let advised = said.split_once("spark.executor.memory  ");
+    let advised = advised.map(|(_, rest)| {
+        let digits = rest.chars().take_while(char::is_ascii_alphanumeric);
+        digits.collect()
+    });
+    run.finish(&["read"])?;
+    Ok((ran as f64 / 1000.0, saving, advised))
+}
+
+#[test]
+fn blocks_that_are_made_again_cost_what_a_worker_expects() -> Result<()> {
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let daemon = lab.daemon()?;
+    let mut tally = Tally::default();
+    for _ in 0..times()? {
+        let (before, saving, memory) = pushed_out(&lab, &daemon, "1024m")?;
+        let memory = memory.context("no memory is advised")?;
+        let (after, rest, _) = pushed_out(&lab, &daemon, &memory)?;
+        ensure!(
+            rest == Saving::default(),
+            "still there with {memory}: {rest:?}"
+        );
+        tally.add("evicted_and_stored_again", &saving, before, after);
+    }
+    drop(daemon);
+    tally.check()?;
+    lab.passed()
+}
+
+/// Runs an application, and asks the daemon all the time what it finds: rules and what they are about. Some rules see
+/// living executors only.
+fn watched(
+    lab: &SparkLab,
+    daemon: &Daemon,
+    application: Application,
+) -> Result<(Advice, BTreeMap<String, Value>)> {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| {
+            let (mut all, mut answers) = (BTreeMap::new(), 0);
+            while !ended.load(Ordering::Relaxed) {
+                let Ok(advice) = daemon.json(&["advise"]) else {
+                    continue;
+                };
+                let applications = advice["applications"].as_array();
+                for application in applications.into_iter().flatten() {
+                    answers += usize::from(application["application_id"].is_string());
+                    let findings = application["findings"].as_array();
+                    for finding in findings.into_iter().flatten() {
+                        let of = [&application["application_id"], &finding["id"]];
+                        let key = format!("{of:?} {}", finding["subject"]["rdd_id"]);
+                        all.insert(key, finding.clone());
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            (all, answers)
+        });
+        let ran = advised(lab, application.with_marker(&lab.paths));
+        ended.store(true, Ordering::Relaxed);
+        let (mut found, answers) = asker.join().expect("the asking thread ends");
+        let advice = ran?.advice;
+        ensure!(answers > 0, "the daemon knew no application");
+        // The daemon still knows the applications before.
+        found.retain(|key, _| key.contains(&advice.application_id));
+        Ok((advice, found))
+    })
+}
+
 #[test]
 fn the_papers_workloads_are_healthy() -> Result<()> {
     let lab = SparkLab::new(DEMO_SPARK)?;
     fixture_step(&lab.paths, &mut Steps::new(1))?;
+    let daemon = lab.daemon_with(&quick_placement())?;
     let mut findings = Vec::new();
+    let mut of_daemon = BTreeMap::new();
     for workload in names() {
         let arguments = [workload, "4", "4"];
         let application = Application::scala(&lab.paths, CLUSTER, "Experiment", &arguments)?
             .conf("spark.sql.shuffle.partitions", "4");
-        let advice = advised(&lab, application)
-            .with_context(|| workload.to_owned())?
-            .advice;
+        let (advice, found) =
+            watched(&lab, &daemon, application).with_context(|| workload.to_owned())?;
         println!(
-            "{workload}: {:.1} s of stages, {} stages, {} findings",
+            "{workload}: {:.1} s of stages, {} stages, {} findings, {} of the daemon",
             advice.stage_seconds,
             advice.checked_stages,
-            advice.findings.len()
+            advice.findings.len(),
+            found.len()
         );
+        of_daemon.extend(found);
         ensure!(
             advice.checked_stages > 0 && advice.stage_seconds > 0.0,
             "{workload}: {advice:?}"
         );
         findings.extend(advice.findings.into_iter().map(|it| (workload, it)));
     }
-    ensure!(findings.len() <= FALSE_FINDINGS, "{findings:#?}");
+    for (what, finding) in &of_daemon {
+        println!("{what}: {}", finding["title"]);
+    }
+    ensure!(
+        findings.len() + of_daemon.len() <= FALSE_FINDINGS,
+        "{findings:#?} {of_daemon:#?}"
+    );
+    drop(daemon);
     lab.passed()
 }

@@ -354,6 +354,87 @@ fn tasks_that_spill_are_found_and_those_with_room_are_not() -> Result<()> {
     lab.passed()
 }
 
+/// Whether a rule was checked and found nothing.
+fn is_silent(advice: &Value, rule: &str) -> bool {
+    let (finding, check) = of_rule(advice, rule);
+    finding.is_none() && check.is_some_and(|check| check["went"] == "nothing")
+}
+
+/// Runs an application whose two RDDs push one another out of an executor with so much memory, where it is too small; the
+/// advice when all its tasks have ended, and how many blocks were stored again.
+fn pushed_out(lab: &SparkLab, daemon: &Daemon, memory: &str) -> Result<(Value, u64)> {
+    const TASKS: usize = 3 * 3 * 8;
+    let job = ["8", "192", "3"];
+    let application = Application::java(&lab.paths, "local-cluster[1,1,2048]", "Evicting", &job)?
+        .conf("spark.rdd.compress", "false")
+        .conf("spark.executor.memory", memory)
+        .conf("spark.memory.fraction", "0.4")
+        .conf("spark.memory.offHeap.enabled", "true")
+        .conf("spark.memory.offHeap.size", "128m")
+        .with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.reach("read")?;
+    let id = run.submitted.application_id()?;
+    let again = wait_for("the ends of all tasks have come", LIMIT, || {
+        let tasks = run.rows(daemon, &["tasks"])?;
+        let ended = tasks.iter().filter(|task| task["state"] == "succeeded");
+        let is_whole = ended.count() == TASKS;
+        let rows = run.rows(daemon, &["rdds"])?;
+        Ok(is_whole.then(|| sum(&rows, "blocks_stored_again")))
+    })?;
+    let advice = daemon.json(&["advise", "--app", &id])?;
+    run.finish(&["read"])?;
+    Ok((advice, again))
+}
+
+#[test]
+fn caches_that_are_remedied_have_no_finding_any_more() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let (advice, again) = pushed_out(&lab, &daemon, "1024m")?;
+    ensure!(again > 0, "nothing was pushed out: {advice:#}");
+    let found = named(&advice, "evicted_and_stored_again");
+    ensure!(found.contains(&"one"), "{advice:#}");
+    let (finding, _) = of_rule(&advice, "evicted_and_stored_again");
+    let finding = finding.context("a finding")?;
+    ensure!(
+        finding["saving"]["high"].as_f64() > Some(0.0),
+        "blocks are made in tasks whose begin is known: {finding:#}"
+    );
+    let said = advice.to_string();
+    let (_, memory) = said
+        .split_once("spark.executor.memory  ")
+        .with_context(|| format!("no memory is advised: {advice:#}"))?;
+    let memory: String = memory
+        .chars()
+        .take_while(char::is_ascii_alphanumeric)
+        .collect();
+    println!("{again} blocks were stored again; advised: {memory}");
+    let (advice, again) = pushed_out(&lab, &daemon, &memory)?;
+    ensure!(again == 0, "{again} blocks with {memory}: {advice:#}");
+    ensure!(is_silent(&advice, "evicted_and_stored_again"), "{advice:#}");
+
+    // The RDD that nothing reads is not cached any more.
+    let job = ["4", "24", "0", "1", "plain"];
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &job)?
+        .conf("spark.locality.wait", "300s")
+        .with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.open("cached")?;
+    run.reach("read")?;
+    let id = run.submitted.application_id()?;
+    wait_for("the reads of the other one are known", LIMIT, || {
+        let mut rows = run.rows(&daemon, &["rdds"])?;
+        rows.retain(|row| row["name"] == READ);
+        Ok((sum(&rows, "block_reads") >= 4).then_some(()))
+    })?;
+    let advice = daemon.json(&["advise", "--app", &id])?;
+    ensure!(is_silent(&advice, "never_read"), "{advice:#}");
+    run.finish(&["read"])?;
+    drop(daemon);
+    lab.passed()
+}
+
 /// Transitions of an RDD's blocks in memory: stored, stored again after they had left memory, left memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Blocks {
