@@ -10,6 +10,7 @@ mod application;
 mod applications;
 mod chain;
 mod functions;
+mod jobs;
 mod memory;
 mod place;
 mod sections;
@@ -186,7 +187,7 @@ fn route(asked: &Asked<'_>, part: &str) -> Document {
     let path: Vec<&str> = part.split('/').collect();
     match path[..] {
         [""] => application::page(asked),
-        ["jobs"] => sections::jobs(asked),
+        ["jobs"] => jobs::page(asked),
         ["stages"] => sections::stages(asked),
         ["stages", id, attempt] => stage::page(asked, id, attempt),
         ["tasks"] => tasks::page(asked),

@@ -2,10 +2,12 @@
 //! the parts of a task's time; beneath them the memory of executors over time.
 //!
 //! [`model`] reads the table of tasks once and keeps what a picture needs; [`detail`] makes the answer for a window of
-//! time and lanes; [`parts`] divides a task's duration; [`task`] describes one task;
-//! [`memory`] has the memory over time.
+//! time and lanes, of the tasks that a [`filter`] has; [`parts`] divides a task's duration; [`task`] describes one task;
+//! [`critical`] finds what bounds the end of jobs and stages; [`memory`] has the memory over time.
 
+pub mod critical;
 pub mod detail;
+pub mod filter;
 pub mod memory;
 pub mod model;
 pub mod parts;

@@ -1,5 +1,6 @@
 //! The chain of a stage's RDDs: from its sources to its last RDD, as a picture and as a table.
 
+mod measured;
 #[cfg(test)]
 mod tests;
 
@@ -8,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 use serde_json::Value;
 
+use self::measured::{Measured, measured};
 use super::Asked;
 use super::shown::{Cell, bytes, cut};
 use crate::event::shortened;
@@ -22,7 +24,7 @@ const BYTES: usize = 64 << 20;
 /// Characters of a line in a box.
 const LINE: usize = 25;
 /// Sizes in pixels: a box, and the room between boxes.
-const BOX: (i64, i64) = (228, 66);
+const BOX: (i64, i64) = (228, 85);
 const GAP: (i64, i64) = (24, 34);
 
 #[derive(Debug, Default)]
@@ -35,6 +37,8 @@ struct Rdd {
     parents: BTreeSet<i64>,
     /// Blocks in memory and on disk when the log ended: number, bytes, executors.
     blocks: Option<(i64, i64, i64, Vec<String>)>,
+    /// What the workers measured of it.
+    measured: Option<Measured>,
     /// Stage whose shuffle it writes, for one of another stage: id, attempt.
     outside: Option<Option<(i64, i64)>>,
 }
@@ -44,6 +48,8 @@ struct Rdd {
 struct Chain {
     rdds: BTreeMap<i64, Rdd>,
     left_out: u64,
+    /// Why the workers' half is missing.
+    unread: Option<String>,
 }
 
 fn texts(value: &Value) -> Vec<String> {
@@ -88,7 +94,24 @@ impl Chain {
         let mut chain = Self {
             rdds: rdds(&json).collect(),
             left_out: json["rddsLeftOut"].as_u64().unwrap_or_default(),
+            unread: None,
         };
+        chain.read_stages(asked, &json);
+        match measured(asked) {
+            Ok(mut all) => {
+                for (id, rdd) in &mut chain.rdds {
+                    rdd.measured = all.remove(id);
+                }
+            }
+            // The page has Spark's half.
+            Err(trouble) => chain.unread = Some(trouble.to_string()),
+        }
+        Some(chain)
+    }
+
+    /// What other documents of the log add: blocks, and RDDs of other stages.
+    fn read_stages(&mut self, asked: &Asked<'_>, json: &Value) {
+        let chain = self;
         for (id, rdd) in &mut chain.rdds {
             // Parents are made before their children. What a damaged log says otherwise could go round in a circle.
             rdd.parents.retain(|parent| parent < id);
@@ -98,9 +121,9 @@ impl Chain {
         let parents = chain.rdds.values().flat_map(|rdd| &rdd.parents).copied();
         let outside: BTreeSet<i64> = parents.filter(|parent| !known.contains(parent)).collect();
         if outside.is_empty() || chain.left_out > 0 {
-            return Some(chain);
+            return;
         }
-        let mut found = others(&json, |id| asked.app.one(Kind::StageRdds, id));
+        let mut found = others(json, |id| asked.app.one(Kind::StageRdds, id));
         for id in outside {
             let (stage, rdd) = found
                 .remove(&id)
@@ -112,7 +135,6 @@ impl Chain {
             };
             chain.rdds.insert(id, rdd);
         }
-        Some(chain)
     }
 }
 
@@ -215,6 +237,8 @@ pub(super) fn section(asked: &Asked<'_>, id: &str, attempt: &str) -> Markup {
         @if skip > 0 { p.soft { "The picture has the last " (DRAWN) " RDDs, the table all." } }
         @if chain.left_out > 0 { p.soft { (chain.left_out) " earlier RDDs are left out." } }
         (table(asked, &chain))
+        @if let Some(trouble) = &chain.unread { p.empty { "What the workers measured of these RDDs is missing: " (cut(trouble)) } }
+        @if chain.rdds.values().any(|rdd| rdd.measured.is_some()) { (measured::notes()) }
     }
 }
 
@@ -287,10 +311,17 @@ fn one(id: i64, rdd: &Rdd, x: i64, y: i64) -> Markup {
         ("name", format!("{id} {}", cut(name))),
         ("soft", cut(&rdd.call_site)),
         ("soft", held),
+        (
+            "soft",
+            rdd.measured
+                .as_ref()
+                .map(Measured::line)
+                .unwrap_or_default(),
+        ),
     ];
     html! {
         g class=(class) {
-            title { (title) }
+            title { (title) @if let Some(measured) = &rdd.measured { "; " (measured.words()) } }
             rect x=(x) y=(y) width=(BOX.0) height=(BOX.1) rx="4" {}
             // Cuts off what is wider than the box.
             svg x=(x) y=(y) width=(BOX.0 - 4) height=(BOX.1) {
@@ -317,6 +348,7 @@ fn table(asked: &Asked<'_>, chain: &Chain) -> Markup {
                 th { "RDD" } th.words { "Name" } th.words { "Operation" } th.words { "Call site" } th.words { "Reads" }
                 th { "Partitions" } th.words { "Storage level" } th { "Blocks at the end" } th { "Memory" } th { "Disk" }
                 th.words { "On executors" }
+                @for (title, _) in measured::COLUMNS { th { (title) } }
             } }
             tbody {
                 @for (id, rdd) in chain.rdds.iter().rev() {
@@ -334,6 +366,9 @@ fn table(asked: &Asked<'_>, chain: &Chain) -> Markup {
                         td { (blocks.map_or(Cell::Absent, |it| Cell::Bytes(it.1)).shown()) }
                         td { (blocks.map_or(Cell::Absent, |it| Cell::Bytes(it.2)).shown()) }
                         td.words { @if let Some(it) = blocks { bdi { (cut(&it.3.join(", "))) } } }
+                        @for (_, of) in measured::COLUMNS {
+                            td { (rdd.measured.as_ref().map_or(Cell::Absent, of).shown()) }
+                        }
                     }
                 }
             }

@@ -122,15 +122,29 @@ export function draw(context, answer, groups, sizes, view, colours, colour, sele
   context.restore();
 }
 
-/** Marks above tasks: stragglers dark, unsuccessful ones red. */
+/** Marks of tasks: above them stragglers dark and unsuccessful ones red, below them those that bound the end of a job. */
 function marks(context, columns, left, wide, { gutter, lane, top, width }, colours) {
+  const tall = lane > 9 ? 3 : 2;
   columns.marks.forEach((mark, at) => {
-    if (!(mark & 5)) return;
+    if (!(mark & 13)) return;
     const from = left(at);
     const length = Math.max(2, wide(at) - 1);
     if (from > width || from + length < gutter) return;
-    context.fillStyle = mark & 4 ? colours.bad : colours.ink;
-    context.fillRect(from, top + columns.lane[at] * lane, length, lane > 9 ? 3 : 2);
+    const y = top + columns.lane[at] * lane;
+    if (mark & 5) {
+      context.fillStyle = mark & 4 ? colours.bad : colours.ink;
+      context.fillRect(from, y, length, tall);
+    }
+    if (mark & 8) {
+      context.fillStyle = colours.ink;
+      context.fillRect(from, y + lane - tall, length, tall);
+      // An arrow at its end: what waited for it begins there.
+      context.beginPath();
+      context.moveTo(from + length - lane / 2, y + lane);
+      context.lineTo(from + length, y + lane / 2);
+      context.lineTo(from + length, y + lane);
+      context.fill();
+    }
   });
 }
 
@@ -194,6 +208,11 @@ function jobs(context, answer, x, gutter, colours, font) {
     const top = AXIS + job.row * JOB;
     context.fillStyle = job.status === "FAILED" ? colours.outcome[1] : colours.stage[0];
     context.fillRect(left, top, wide, JOB - 2);
+    // Its critical path: a line for each stage, with gaps where stages follow one another.
+    context.fillStyle = colours.ink;
+    for (const stage of job.path) {
+      context.fillRect(x(stage.from), top + JOB - 4, Math.max(1, x(stage.to) - x(stage.from) - 2), 2);
+    }
     // The name of a job that began before the window is at the window's start.
     const from = Math.max(left, gutter);
     const room = left + wide - from - 8;

@@ -1,5 +1,7 @@
 //! Sections that are tables of an application's documents.
 
+use std::collections::BTreeMap;
+
 use maud::html;
 use serde_json::Value;
 
@@ -14,21 +16,31 @@ use crate::serve::routes::parsed;
 
 /// Bytes of a plan on a page; the REST API has the rest.
 const PLAN: usize = 1 << 20;
+/// Bytes of the names of jobs in a cell.
+const JOBS: usize = 200;
 
 /// A column that shows a field.
-fn field<'a>(key: &'static str, title: &'static str, of: fn(&Value) -> Cell) -> Column<'a> {
+pub(super) fn field<'a>(
+    key: &'static str,
+    title: &'static str,
+    of: fn(&Value) -> Cell,
+) -> Column<'a> {
     ((key, title), Box::new(move |json| of(&json[key])))
 }
 
 /// A column that shows a number.
-fn number<'a>(key: &'static str, title: &'static str, of: fn(i64) -> Cell) -> Column<'a> {
+pub(super) fn number<'a>(
+    key: &'static str,
+    title: &'static str,
+    of: fn(i64) -> Cell,
+) -> Column<'a> {
     (
         (key, title),
         Box::new(move |json| Cell::number(&json[key], of)),
     )
 }
 
-fn status<'a>() -> Column<'a> {
+pub(super) fn status<'a>() -> Column<'a> {
     field("status", "Status", |value| {
         let text = value.as_str().filter(|text| !text.is_empty());
         text.map_or(Cell::Absent, |text| Cell::Status(text.to_owned()))
@@ -36,7 +48,7 @@ fn status<'a>() -> Column<'a> {
 }
 
 /// Time between two fields.
-fn between(json: &Value, from: &str, to: &str) -> Cell {
+pub(super) fn between(json: &Value, from: &str, to: &str) -> Cell {
     match (Cell::time(&json[from]), Cell::time(&json[to])) {
         (Cell::Time(from), Cell::Time(to)) => Cell::Duration(to.saturating_sub(from).max(0)),
         _ => Cell::Absent,
@@ -44,13 +56,26 @@ fn between(json: &Value, from: &str, to: &str) -> Cell {
 }
 
 /// Description where there is one, else name.
-fn named(json: &Value) -> String {
+pub(super) fn named(json: &Value) -> String {
     let description = json["description"].as_str().filter(|text| !text.is_empty());
     let name = description.or_else(|| json["name"].as_str());
     name.unwrap_or_default().to_owned()
 }
 
+/// A section that is one table.
 fn section(
+    asked: &Asked<'_>,
+    of: (&'static str, &str),
+    kind: (Kind, &[&str]),
+    columns: &[Column<'_>],
+    keep: impl Fn(&Value) -> bool,
+) -> Document {
+    let table = table(asked, of, kind, columns, keep)?;
+    Ok(framed(asked, of.0, of.1, &table))
+}
+
+/// A table of documents with its filters.
+pub(super) fn table(
     asked: &Asked<'_>,
     (path, title): (&'static str, &str),
     (kind, statuses): (Kind, &[&str]),
@@ -76,54 +101,27 @@ fn section(
     } else {
         std::slice::from_ref(&choice)
     };
-    let body = html! { (form(&request, "Search", choices)) (table) };
-    Ok(framed(asked, path, title, &body))
+    Ok(html! { (form(&request, "Search", choices)) (table) })
 }
 
-pub(super) fn jobs(asked: &Asked<'_>) -> Document {
-    let place = asked.place;
-    let columns: [Column<'_>; 12] = [
-        number("jobId", "Job", |id| Cell::Id(id, None)),
-        (
-            ("description", "Description"),
-            Box::new(|json| {
-                let job = json["jobId"].as_i64().unwrap_or_default();
-                let to = format!("{}?job={job}", place.part("stages"));
-                Cell::Link(named(json), to)
-            }),
-        ),
-        status(),
-        field("submissionTime", "Submitted", Cell::time),
-        (
-            ("duration", "Duration"),
-            Box::new(|json| between(json, "submissionTime", "completionTime")),
-        ),
-        (
-            ("stages", "Stages"),
-            Box::new(|json| {
-                let stages = json["stageIds"].as_array();
-                stages.map_or(Cell::Absent, |all| Cell::Count(all.len() as i64))
-            }),
-        ),
-        number("numTasks", "Tasks", Cell::Count),
-        number("numCompletedTasks", "Completed", Cell::Count),
-        number("numFailedTasks", "Failed", Cell::Count),
-        number("numKilledTasks", "Killed", Cell::Count),
-        number("numSkippedTasks", "Skipped", Cell::Count),
-        (
-            ("jobGroup", "Group"),
-            Box::new(|json| Cell::text(&json["jobGroup"])),
-        ),
-    ];
-    let statuses = ["RUNNING", "SUCCEEDED", "FAILED", "UNKNOWN"];
-    let keep = |_: &Value| true;
-    section(
-        asked,
-        ("jobs", "Jobs"),
-        (Kind::Job, &statuses),
-        &columns,
-        keep,
-    )
+/// Jobs on whose critical path a stage attempt is, in words.
+fn critical(asked: &Asked<'_>) -> BTreeMap<(i64, i64), String> {
+    let mut all: BTreeMap<(i64, i64), String> = BTreeMap::new();
+    let Ok(model) = asked.server.timeline(asked.app) else {
+        return all;
+    };
+    for job in &model.jobs {
+        for at in &job.path {
+            let (id, attempt) = model.stages[*at as usize].key;
+            let text = all.entry((id.into(), attempt.into())).or_default();
+            if text.is_empty() {
+                *text = format!("job {}", job.id);
+            } else if text.len() < JOBS {
+                text.push_str(&format!(", job {}", job.id));
+            }
+        }
+    }
+    all
 }
 
 pub(super) fn stages(asked: &Asked<'_>) -> Document {
@@ -140,7 +138,8 @@ pub(super) fn stages(asked: &Asked<'_>) -> Document {
             Some(ids.filter_map(Value::as_i64).collect())
         }
     };
-    let columns: [Column<'_>; 16] = [
+    let critical = critical(asked);
+    let columns: [Column<'_>; 17] = [
         number("stageId", "Stage", |id| Cell::Id(id, None)),
         number("attemptId", "Attempt", Cell::Count),
         (
@@ -157,6 +156,14 @@ pub(super) fn stages(asked: &Asked<'_>) -> Document {
         (
             ("duration", "Duration"),
             Box::new(|json| between(json, "submissionTime", "completionTime")),
+        ),
+        (
+            ("critical", "Critical for"),
+            Box::new(|json| {
+                let key = (json["stageId"].as_i64(), json["attemptId"].as_i64());
+                let jobs = key.0.zip(key.1).and_then(|key| critical.get(&key));
+                jobs.map_or(Cell::Absent, |jobs| Cell::Text(jobs.clone()))
+            }),
         ),
         number("numTasks", "Tasks", Cell::Count),
         number("numFailedTasks", "Failed", Cell::Count),

@@ -10,8 +10,9 @@ use crate::out::Kind;
 use crate::serve::Refusal;
 use crate::serve::routes::Parameters;
 use crate::serve::stages::summary;
-use crate::timeline::model::Model;
-use crate::timeline::parts::{ALL, PARTS};
+use crate::timeline::critical::Waited;
+use crate::timeline::model::{Model, Task};
+use crate::timeline::parts::{ALL, PARTS, largest};
 
 /// A row of the distribution: path of the field, title and unit.
 type Row = (&'static str, &'static str, fn(i64) -> Cell);
@@ -84,6 +85,7 @@ pub(super) fn page(asked: &Asked<'_>, id: &str, attempt: &str) -> Document {
             a href=(format!("{tasks}&sort=-duration")) { "longest tasks" } ", "
             a href=(asked.place.part(&format!("timeline?stage={id}.{attempt}"))) { "time line" }
         }
+        (ended(asked, &model, id, attempt))
         (time(&model, id, attempt))
         (super::chain::section(asked, id, attempt))
         @if let Some(distribution) = &distribution { (quantile_table(distribution)) }
@@ -115,6 +117,51 @@ fn with_durations(mut json: Value, model: &Model, id: &str, attempt: &str) -> Va
         json["duration"] = picked.collect();
     }
     json
+}
+
+/// What bounds the end of the stage, and whether the stage bounds that of a job.
+fn ended(asked: &Asked<'_>, model: &Model, id: &str, attempt: &str) -> Markup {
+    let key = id.parse().ok().zip(attempt.parse().ok());
+    let stage = model.stages.iter().find(|stage| Some(stage.key) == key);
+    let Some(last) = stage.and_then(|stage| stage.last) else {
+        return html! {};
+    };
+    let of = |at: u32| &model.tasks[at as usize];
+    let task = of(last.task);
+    let link = |task: &Task| {
+        let to = asked.place.part(&format!("tasks/{}", task.id));
+        html! { a href=(to) { "task " (task.id) } }
+    };
+    let jobs = model.jobs.iter().filter(|job| {
+        let mut path = job.path.iter();
+        path.any(|at| Some(model.stages[*at as usize].key) == key)
+    });
+    let jobs: Vec<i64> = jobs.take(20).map(|job| job.id).collect();
+    html! {
+        h2 id="ended" { "What bounds its end" }
+        p id="last" {
+            "The last to end was " (link(task)) ", launched " (duration(task.launch - last.begin)) " after the stage's first task"
+            @match last.waited {
+                Waited::Nothing => "." ,
+                Waited::Core(before) => {
+                    ": it waited for a core, on which " (link(of(before))) " ran"
+                    @if of(before).stage != task.stage { " (of stage " (model.stages[of(before).stage as usize].key.0) ")" } "."
+                }
+                Waited::Driver => ", though its executor had no more tasks than cores: the driver waited, such as for locality or a new executor.",
+            }
+            " It took " (duration(i64::from(task.duration)))
+            @if let Some(part) = largest(&task.parts) {
+                ", most of it " (ALL[part].title) " (" (duration(i64::from(task.parts[part]))) ")"
+            } "."
+        }
+        @if !jobs.is_empty() {
+            p id="critical" { "On the critical path of "
+                @for (at, job) in jobs.iter().enumerate() { @if at > 0 { ", " }
+                    a href=(format!("{}?job={job}", asked.place.part("stages"))) { "job " (job) } }
+                "."
+            }
+        }
+    }
 }
 
 /// Parts of the time of the stage's tasks.

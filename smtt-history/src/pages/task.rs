@@ -57,6 +57,7 @@ pub(super) fn page(asked: &Asked<'_>, id: &str) -> Document {
             ("Median of the stage", Cell::number(median, Cell::Duration)),
         ]))
         @if json["isStraggler"] == true { p { "A straggler: it took more than 1.5 times the median of its stage." } }
+        @if json["isCritical"] == true { p { "On the critical path: the last task of a stage that bounds the end of its job." } }
         @if task["speculative"] == true { p { "A speculative attempt." } }
         @if let Some(error) = task["errorMessage"].as_str() { h2 { "Error" } pre tabindex="0" { (error) } }
         h2 { "Where the time went" }

@@ -12,6 +12,8 @@ use super::shown::Cell;
 use super::table::{Choice, Head, Request, form, rows};
 use super::{Asked, Document};
 use crate::serve::Refusal;
+use crate::serve::routes::Parameters;
+use crate::timeline::filter::Filter;
 use crate::timeline::model::{LOCALITIES, Model, OUTCOMES, Task};
 use crate::timeline::parts::{ALL, PARTS};
 
@@ -62,74 +64,13 @@ const STORED: [Stored; 7] = [
     ),
 ];
 
-/// Which tasks are asked for.
-struct Filter<'a> {
-    stage: Option<(i32, Option<i32>)>,
-    executor: &'a str,
-    host: &'a str,
-    status: &'a str,
-    locality: &'a str,
-    speculative: &'a str,
-    straggler: &'a str,
-    longer: i64,
-    window: (i64, i64),
-}
-
-impl<'a> Filter<'a> {
-    fn new(asked: &'a Asked<'_>) -> Result<Self, Refusal> {
-        let text = |name: &'static str| asked.parameters.one(name).unwrap_or_default().trim();
-        let number = |name: &'static str, default: i64| match text(name) {
-            "" => Ok(default),
-            _ => asked.parameters.number(name, default),
-        };
-        let bad = || Refusal::bad("a stage is a number, or a number, a dot and its attempt");
-        let stage = match text("stage") {
-            "" => None,
-            stage => {
-                let (id, attempt) = stage.split_once('.').unwrap_or((stage, ""));
-                let attempt = match attempt {
-                    "" => None,
-                    attempt => Some(attempt.parse().map_err(|_| bad())?),
-                };
-                Some((id.parse().map_err(|_| bad())?, attempt))
-            }
-        };
-        Ok(Self {
-            stage,
-            executor: text("executor"),
-            host: text("host"),
-            status: text("status"),
-            locality: text("locality"),
-            speculative: text("speculative"),
-            straggler: text("straggler"),
-            longer: number("longer", 0)?,
-            window: (number("from", i64::MIN)?, number("to", i64::MAX)?),
-        })
-    }
-
-    fn has(&self, model: &Model, task: &Task) -> bool {
-        let is = |wanted: &str, value: bool| match wanted {
-            "" => true,
-            "yes" => value,
-            _ => !value,
-        };
-        let named = |wanted: &str, names: &[&str], at: u8| {
-            wanted.is_empty() || names[usize::from(at)] == wanted
-        };
-        let executor = model.executor(task);
-        let key = model.stages[task.stage as usize].key;
-        self.stage.is_none_or(|(id, attempt)| {
-            key.0 == id && attempt.is_none_or(|attempt| attempt == key.1)
-        }) && (self.executor.is_empty() || executor.id == self.executor)
-            && (self.host.is_empty() || executor.host == self.host)
-            && named(self.status, &OUTCOMES, task.outcome)
-            && named(self.locality, &LOCALITIES, task.locality)
-            && is(self.speculative, task.speculative)
-            && is(self.straggler, task.straggler)
-            && i64::from(task.duration) >= self.longer
-            && task.end() >= self.window.0
-            && task.launch <= self.window.1
-    }
+/// Begin and end of the window of the time line that the address names.
+fn window(parameters: &Parameters) -> Result<(i64, i64), Refusal> {
+    let number = |name: &str, default: i64| match parameters.one(name).unwrap_or_default() {
+        "" => Ok(default),
+        _ => parameters.number(name, default),
+    };
+    Ok((number("from", i64::MIN)?, number("to", i64::MAX)?))
 }
 
 /// Values of a stored column in rows that ascend.
@@ -205,7 +146,8 @@ fn sort(
         }),
         "locality" => numbers(tasks, &|task| Some(i64::from(task.locality))),
         "kind" => numbers(tasks, &|task| {
-            Some(i64::from(task.straggler) * 2 + i64::from(task.speculative))
+            let critical = i64::from(model.is_critical(task)) * 4;
+            Some(critical + i64::from(task.straggler) * 2 + i64::from(task.speculative))
         }),
         "launch" | "after" => numbers(tasks, &|task| Some(task.launch)),
         "duration" => numbers(tasks, &|task| Some(i64::from(task.duration))),
@@ -214,20 +156,32 @@ fn sort(
     Ok(())
 }
 
-fn kind(task: &Task) -> Cell {
-    match (task.straggler, task.speculative) {
-        (false, false) => Cell::Absent,
-        (true, false) => Cell::Text("straggler".to_owned()),
-        (false, true) => Cell::Text("speculative".to_owned()),
-        (true, true) => Cell::Text("straggler, speculative".to_owned()),
+fn kind(model: &Model, task: &Task) -> Cell {
+    let all = [
+        (model.is_critical(task), "critical"),
+        (task.straggler, "straggler"),
+        (task.speculative, "speculative"),
+    ];
+    let all: Vec<&str> = all.iter().filter(|it| it.0).map(|it| it.1).collect();
+    if all.is_empty() {
+        Cell::Absent
+    } else {
+        Cell::Text(all.join(", "))
     }
 }
 
 pub(super) fn page(asked: &Asked<'_>) -> Document {
     let request = Request::new(asked.parameters)?;
-    let filter = Filter::new(asked)?;
+    let filter = Filter::new(asked.parameters)?;
+    let executor = request.value("executor").trim();
+    let window = window(asked.parameters)?;
     let model = asked.server.timeline(asked.app)?;
-    let all = model.tasks.iter().filter(|task| filter.has(&model, task));
+    let all = model.tasks.iter().filter(|task| {
+        filter.has(&model, task)
+            && (executor.is_empty() || model.executor(task).id == executor)
+            && task.end() >= window.0
+            && task.launch <= window.1
+    });
     let mut all: Vec<&Task> = all.collect();
     sort(asked, &model, &mut all, request.sort.as_ref())?;
     let total = all.len();
@@ -252,6 +206,7 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
         choice("longer", "At least (ms)", &[]),
         choice("straggler", "Straggler", &["yes", "no"]),
         choice("speculative", "Speculative", &["yes", "no"]),
+        choice("critical", "Critical", &["yes", "no"]),
     ];
     let has_window = ["from", "to"]
         .iter()
@@ -310,7 +265,7 @@ fn page_of(
             Cell::Text(executor.host.clone()),
             Cell::Status(OUTCOMES[usize::from(task.outcome)].to_owned()),
             Cell::Text(LOCALITIES[usize::from(task.locality)].to_owned()),
-            kind(task),
+            kind(model, task),
             Cell::Time(model.start.saturating_add(task.launch)),
             Cell::Duration(task.launch),
             Cell::Duration(i64::from(task.duration)),

@@ -311,3 +311,121 @@ fn absent_cells_are_last_in_both_orders() {
         (Less, Greater)
     );
 }
+
+/// An application of two jobs, the second of a query, whose figures are given.
+fn two_jobs() -> String {
+    use serde_json::json;
+    let mut first = Task::new(3000, 1_000_000);
+    (
+        first.gc,
+        first.fetch,
+        first.delay,
+        first.peak,
+        first.spilled,
+    ) = (400, 300, 50, 7 << 20, 6 << 20);
+    let mut second = first.clone();
+    (second.gc, second.peak) = (100, 9 << 20);
+    let stages = vec![
+        Stage::new("map", vec![first, second]),
+        Stage::new("collect", vec![Task::new(1000, 5_000_000)]),
+    ];
+    let (log, _) = Made::new("app-1", stages).log();
+    let query = json!({"Event": "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart", "executionId": 4,
+        "description": format!("SELECT {HOSTILE}"), "details": "", "physicalPlanDescription": "", "time": 1,
+        "sparkPlanInfo": {"nodeName": "n", "simpleString": "s", "children": [], "metadata": {}, "metrics": []}});
+    let mut lines: Vec<String> = Vec::new();
+    for line in log.lines() {
+        let mut event: serde_json::Value = serde_json::from_str(line).expect("is JSON");
+        if event["Event"] == "SparkListenerJobStart" && event["Job ID"] == 1 {
+            lines.push(query.to_string());
+            event["Properties"] = json!({"spark.sql.execution.id": "4"});
+        }
+        lines.push(event.to_string());
+    }
+    lines.join("\n")
+}
+
+/// Cells of a row of a table, as text, by the heads' keys.
+fn cells(page: &str, row: usize) -> std::collections::BTreeMap<String, String> {
+    let (head, body) = page.split_once("<tbody>").expect("has a table");
+    let heads = head.split("sort=").skip(1);
+    let heads = heads.map(|it| it.split(['"', '&']).next().unwrap_or_default());
+    let row = body.split("<tr>").nth(row + 1).expect("has the row");
+    let text = |cell: &str| {
+        let (mut text, mut is_tag) = (String::new(), true);
+        for letter in cell.split("</td>").next().unwrap_or_default().chars() {
+            match letter {
+                '<' => is_tag = true,
+                '>' => is_tag = false,
+                _ if !is_tag => text.push(letter),
+                _ => {}
+            }
+        }
+        text
+    };
+    let key = |head: &str| {
+        head.trim_start_matches("%2D")
+            .trim_start_matches('-')
+            .to_owned()
+    };
+    heads
+        .map(key)
+        .filter(|it| !it.is_empty())
+        .zip(row.split("<td").skip(1).map(text))
+        .collect()
+}
+
+#[tokio::test]
+async fn jobs_have_what_their_tasks_lost_and_their_query() {
+    let site = Site::new(&[two_jobs()]);
+    let (status, _, page) = site.get("/applications/app-1/jobs?sort=jobId").await;
+    assert_eq!(status, StatusCode::OK, "{page}");
+    let (first, second) = (cells(&page, 0), cells(&page, 1));
+    let of = |row: &std::collections::BTreeMap<String, String>| {
+        [
+            "input", "peak", "gc", "fetch", "delay", "spilled", "path", "held",
+        ]
+        .map(|key| row[key].clone())
+    };
+    // Sums of the two tasks, and the larger peak.
+    let expected = [
+        "1.9 MiB", "9.0 MiB", "500.0 ms", "600.0 ms", "100.0 ms", "4.0 MiB", "0", "–",
+    ];
+    assert_eq!(of(&first), expected, "{first:?}");
+    assert!(
+        second["sql"].starts_with("SELECT &lt;script&gt;alert(1)"),
+        "{second:?}"
+    );
+    assert_eq!(
+        (first["sql"].as_str(), second["gc"].as_str()),
+        ("–", "0 ms")
+    );
+    assert!(page.contains("/sql/4\""), "{page}");
+    let (_, _, found) = site.get("/applications/app-1/jobs?q=select").await;
+    assert!(
+        found.contains("1 to 1 of 1"),
+        "the search looks at the query: {found}"
+    );
+    let (_, _, sorted) = site.get("/applications/app-1/jobs?sort=-input").await;
+    assert_eq!(cells(&sorted, 0)["jobId"], "1");
+    // A stage is critical for its job, and says so in its row and on its page.
+    let (_, _, stages) = site.get("/applications/app-1/stages?sort=stageId").await;
+    assert_eq!(cells(&stages, 0)["critical"], "job 0");
+    let (_, _, stage) = site.get("/applications/app-1/stages/0/0").await;
+    assert!(
+        stage.contains("id=\"critical\"") && stage.contains("The last to end was"),
+        "{stage}"
+    );
+    let (_, _, tasks) = site.get("/applications/app-1/tasks?sort=id").await;
+    let kinds: Vec<String> = (0..3)
+        .map(|row| cells(&tasks, row)["kind"].clone())
+        .collect();
+    assert_eq!(
+        kinds
+            .iter()
+            .filter(|kind| kind.contains("critical"))
+            .count(),
+        2,
+        "{kinds:?}"
+    );
+}

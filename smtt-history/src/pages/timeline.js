@@ -28,6 +28,15 @@ let resting = 0;
 /** Milliseconds without a change after which a picture rests. */
 const REST = 120;
 
+/** What the picture's tasks are filtered by: names and values of the fields that are not empty. */
+const FILTERS = ["stage", "host", "status", "longer", "straggler", "speculative"];
+const chosen = () => {
+  const all = FILTERS.map((name) => [name, controls.elements[name].value.trim()]);
+  return Object.fromEntries(all.filter(([, value]) => value !== ""));
+};
+let filter = chosen();
+const isSame = (left, right) => JSON.stringify(left) === JSON.stringify(right);
+
 const address = (path, parameters) => {
   const query = new URLSearchParams(parameters);
   if (data.attempt) query.set("attempt", data.attempt);
@@ -38,7 +47,7 @@ const address = (path, parameters) => {
 async function ask() {
   const width = Math.round((canvas.clientWidth || 800) * 1.5);
   const [from, to] = around(view);
-  asked = { from, to, lane: view.lane, width };
+  asked = { from, to, lane: view.lane, width, ...filter };
   if (isAsking) return;
   isAsking = true;
   data.state = "asking";
@@ -119,7 +128,7 @@ function tell() {
   const last = answer.lane + answer.lanes.length;
   const hidden = answer.leftOut ? "; " + answer.leftOut + " more tasks are not on the time line" : "";
   said.textContent = clock(view.from, few) + " to " + clock(view.to, few) + ", lanes " + (answer.lane + 1) + " to " + last +
-    " of " + answer.lanesTotal + ", " + answer.tasksTotal.toLocaleString("en") + " tasks here and beside" +
+    " of " + answer.lanesTotal + ", " + answer.tasksTotal.toLocaleString("en") + (Object.keys(filter).length ? " tasks of the filter" : " tasks") + " here and beside" +
     (answer.jobsLeftOut ? ", " + answer.jobsLeftOut + " short jobs not drawn" : "") + hidden;
 }
 
@@ -153,7 +162,7 @@ function key() {
 function remember() {
   const url = new URL(location.href);
   const set = (name, value) => url.searchParams.set(name, value);
-  url.searchParams.delete("stage");
+  for (const name of FILTERS) if (filter[name] === undefined) url.searchParams.delete(name); else set(name, filter[name]);
   set("from", Math.round(view.from));
   set("to", Math.round(view.to));
   set("lane", view.lane);
@@ -161,8 +170,8 @@ function remember() {
   memory.remember(url.searchParams);
   if (selected === null) url.searchParams.delete("task"); else set("task", selected);
   history.replaceState(null, "", url);
-  document.getElementById("as-table").href =
-    data.tasks + "?from=" + Math.round(view.from) + "&to=" + Math.round(view.to);
+  document.getElementById("as-table").href = data.tasks + "?" +
+    new URLSearchParams({ from: Math.round(view.from), to: Math.round(view.to), ...filter });
 }
 
 /** Shows another window. */
@@ -186,7 +195,8 @@ function covers() {
 /** Whether the last answer was made for the view. */
 function isCurrent() {
   const [from, to] = around(view);
-  return answered !== null && view.lane === answer.lane && from === answered.from && to === answered.to;
+  return answered !== null && view.lane === answer.lane && from === answered.from && to === answered.to &&
+    FILTERS.every((name) => answered[name] === filter[name]);
 }
 
 /** The window that is asked for: the view and a quarter on either side. */
@@ -231,7 +241,10 @@ const memory = memoryPanel({
   },
 });
 
-controls.addEventListener("submit", (event) => event.preventDefault());
+controls.addEventListener("submit", (event) => {
+  event.preventDefault();
+  refilter();
+});
 controls.addEventListener("click", (event) => {
   const action = event.target instanceof HTMLButtonElement && ACTIONS[event.target.name];
   if (action) action();
@@ -245,6 +258,18 @@ controls.elements.colour.addEventListener("change", () => {
   }
   isMoved = true;
 });
+controls.addEventListener("change", (event) => {
+  if (FILTERS.includes(event.target.name)) refilter();
+});
+/** Asks for the tasks that the fields choose. */
+function refilter() {
+  const wanted = chosen();
+  if (isSame(wanted, filter)) return;
+  filter = wanted;
+  isMoved = true;
+  data.state = "moving";
+  ask();
+}
 canvas.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !answer) return;
   if (pressed(event.key)) { /* It moved. */ }
@@ -392,7 +417,7 @@ function describe(found) {
   link.href = data.tasks + "/" + task.taskId;
   const stage = element("a", "stage " + found.stageId + (found.stageAttempt ? "." + found.stageAttempt : ""));
   stage.href = data.stages + "/" + found.stageId + "/" + found.stageAttempt;
-  const kinds = [task.status, task.taskLocality, found.isStraggler ? "straggler" : "", task.speculative ? "speculative" : ""];
+  const kinds = [task.status, task.taskLocality, found.isCritical ? "on the critical path" : "", found.isStraggler ? "straggler" : "", task.speculative ? "speculative" : ""];
   const line = element("p", "", stage, ", partition " + task.partitionId + ", attempt " + task.attempt + ", executor " +
     task.executorId + " on " + task.host + ", core " + found.core + ": " + kinds.filter(Boolean).join(", "));
   const total = parts.reduce((sum, part) => sum + part.microseconds, 0);

@@ -3,10 +3,12 @@
 use maud::html;
 
 use super::application::framed;
+use super::place::quoted;
 use super::shown::{Cell, duration};
 use super::{Asked, Document};
 use crate::serve::Refusal;
 use crate::timeline::detail::Window;
+use crate::timeline::filter::Filter;
 use crate::timeline::model::{Model, OUTCOMES};
 use crate::timeline::parts::ALL;
 use crate::timeline::serve::window;
@@ -17,6 +19,19 @@ const COLOURS: [(&str, &str); 4] = [
     ("stage", "stage"),
     ("outcome", "outcome"),
     ("locality", "locality"),
+];
+/// What the picture's tasks are filtered by: parameter, title and choices, as in the table of tasks.
+const FILTERS: [(&str, &str, &[&str]); 6] = [
+    ("stage", "Stage", &[]),
+    ("host", "Host", &[]),
+    (
+        "status",
+        "Outcome",
+        &["SUCCESS", "FAILED", "KILLED", "RUNNING"],
+    ),
+    ("longer", "At least (ms)", &[]),
+    ("straggler", "Straggler", &["yes", "no"]),
+    ("speculative", "Speculative", &["yes", "no"]),
 ];
 /// Executors in the table below the picture.
 const EXECUTORS: usize = 500;
@@ -38,7 +53,9 @@ fn of_stage(model: &Model, name: &str) -> Option<(i64, i64)> {
 pub(super) fn page(asked: &Asked<'_>) -> Document {
     let model = asked.server.timeline(asked.app)?;
     let mut window = window(&model, asked.parameters)?;
-    if let Some(stage) = asked.parameters.one("stage") {
+    let asks = |name: &'static str| asked.parameters.one(name).filter(|it| !it.is_empty());
+    // A stage alone has a window; an address that was shared has its own.
+    if let Some(stage) = asks("stage").filter(|_| asks("from").is_none()) {
         let (from, to) = of_stage(&model, stage)
             .ok_or_else(|| Refusal::not_found(format!("unknown stage: {stage}")))?;
         window = Window { from, to, ..window }.within(&model);
@@ -46,8 +63,16 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
     let colour = asked.parameters.one("colour").unwrap_or("part");
     let place = asked.place;
     let api = place.to(&format!("smtt/v1/applications/{}", place.id()));
+    Filter::new(asked.parameters)?;
+    let field = |name: &'static str| asked.parameters.one(name).unwrap_or_default();
+    let filters = FILTERS
+        .iter()
+        .filter(|(name, _, _)| !field(name).is_empty());
+    let filters: String = filters
+        .map(|(name, _, _)| format!("&{name}={}", quoted(field(name))))
+        .collect();
     let in_window = format!(
-        "{}?from={}&to={}",
+        "{}?from={}&to={}{filters}",
         place.part("tasks"),
         window.from,
         window.to
@@ -66,6 +91,18 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
                     button type="button" name="up" title="Lanes above (↑)" { "↑" }
                     button type="button" name="down" title="Lanes below (↓)" { "↓" }
                     button type="button" name="all" title="Everything (Home)" { "All" }
+                }
+                @for (name, title, values) in FILTERS {
+                    label { (title) " "
+                        @if values.is_empty() {
+                            input name=(name) value=(field(name)) size="8" maxlength="200";
+                        } @else {
+                            select name=(name) {
+                                option value="" { "all" }
+                                @for value in values { option value=(value) selected[field(name) == *value] { (value) } }
+                            }
+                        }
+                    }
                 }
                 a id="as-table" href=(in_window) { "These tasks as a table" }
             }
@@ -90,7 +127,9 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
                 p { "Tasks that are shorter than a few pixels are drawn together: the height is the share of the time in "
                     "which the lane was busy, the colour is that of most of the time. A dark mark above a task: it is a "
                     "straggler; it took longer than 1.5 times the median of its stage's successful tasks (of at least "
-                    "four), and at least 100 ms longer. A red one: it did not succeed." }
+                    "four), and at least 100 ms longer. A red one: it did not succeed. A dark mark below a task with an arrow at its "
+                    "end: it is the last task of a stage on the critical path of a job. The lines in a job's bar are the stages of "
+                    "that path: the one that ended last, before it the parent that ended last, and so on." }
                 p { "Spark's metrics have lengths and no beginnings: the order of the parts within a task is not measured." }
                 dl { @for part in &ALL { dt { (part.title) } dd { (part.source) } } }
             }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
+use super::filter::Filter;
 use super::model::{JOB_ROWS, LOCALITIES, Model, OUTCOMES, Task};
 use super::parts::{self, PARTS, largest};
 
@@ -58,7 +59,7 @@ pub struct Tasks {
     pub locality: Vec<u8>,
     /// Indexes in the answer's parts; the number of parts where Spark has no metrics.
     pub part: Vec<u8>,
-    /// 1: straggler, 2: speculative, 4: not successful.
+    /// 1: straggler, 2: speculative, 4: not successful, 8: the last task of a stage on the critical path of a job.
     pub marks: Vec<u8>,
 }
 
@@ -125,6 +126,21 @@ pub struct Job<'a> {
     pub name: &'a str,
     /// Row of the picture in which it is drawn, from 0.
     pub row: usize,
+    /// Stages on its critical path that are as long as a cell.
+    pub path: Vec<Critical>,
+}
+
+/// A stage on the critical path of a job.
+#[derive(Debug, Serialize)]
+pub struct Critical {
+    /// Spark's id of the stage.
+    pub id: i32,
+    /// Number of the stage's attempt, from 0.
+    pub attempt: i32,
+    /// First launch in the stage, in milliseconds since the model's start.
+    pub from: i64,
+    /// End of its last task, in milliseconds since the model's start.
+    pub to: i64,
 }
 
 /// What a script draws for one window of the time line.
@@ -147,7 +163,7 @@ pub struct Detail<'a> {
     pub lane: usize,
     /// Lanes of the answer.
     pub lanes: Vec<Lane<'a>>,
-    /// Tasks in the window.
+    /// Tasks in the window that the filter has.
     pub tasks_total: usize,
     /// Tasks of the application that the time line does not have.
     pub left_out: u64,
@@ -170,10 +186,11 @@ pub struct Detail<'a> {
 }
 
 /// Marks of a task, as [`Tasks::marks`].
-fn marks(task: &Task) -> u8 {
+fn marks(model: &Model, task: &Task) -> u8 {
     u8::from(task.straggler)
         | u8::from(task.speculative) << 1
         | u8::from(matches!(task.outcome, 1 | 2 | 4)) << 2
+        | u8::from(model.is_critical(task)) << 3
 }
 
 fn part(task: &Task) -> u8 {
@@ -200,7 +217,7 @@ fn most<const N: usize>(times: &[u64; N]) -> u8 {
 }
 
 impl Cell {
-    fn add(&mut self, task: &Task) {
+    fn add(&mut self, task: &Task, marks: u8) {
         // A task of less than a millisecond counts too.
         let weight = u64::from(task.duration).max(1);
         self.tasks += 1;
@@ -215,7 +232,7 @@ impl Cell {
                 *sum += u64::from(*part);
             }
         }
-        self.marks |= marks(task);
+        self.marks |= marks;
     }
 }
 
@@ -247,9 +264,9 @@ impl Window {
     }
 }
 
-/// The answer for a window that lies [within](Window::within) the model.
+/// The answer for a window that lies [within](Window::within) the model, with the tasks that the filter has.
 #[must_use]
-pub fn detail<'a>(model: &'a Model, window: &Window) -> Detail<'a> {
+pub fn detail<'a>(model: &'a Model, window: &Window, filter: &Filter) -> Detail<'a> {
     let Window { from, to, lane, .. } = *window;
     let shown = &model.lanes[lane..(lane + window.lanes).min(model.lanes.len())];
     let room = (CELLS / shown.len().max(1)) as i64;
@@ -261,9 +278,9 @@ pub fn detail<'a>(model: &'a Model, window: &Window) -> Detail<'a> {
         let all = model.of_lane(lane);
         let first = all.partition_point(|task| task.end() < from);
         let last = first + all[first..].partition_point(|task| task.launch <= to);
-        total += last - first;
         let mut cell = Cell::default();
-        for task in &all[first..last] {
+        for task in all[first..last].iter().filter(|it| filter.has(model, it)) {
+            total += 1;
             if f64::from(task.duration) >= cell_ms {
                 tasks.lane.push(number);
                 tasks.id.push(task.id);
@@ -273,7 +290,7 @@ pub fn detail<'a>(model: &'a Model, window: &Window) -> Detail<'a> {
                 tasks.outcome.push(task.outcome);
                 tasks.locality.push(task.locality);
                 tasks.part.push(part(task));
-                tasks.marks.push(marks(task));
+                tasks.marks.push(marks(model, task));
                 continue;
             }
             let at = ((task.launch - from).max(0) as f64 / cell_ms) as u32;
@@ -284,7 +301,7 @@ pub fn detail<'a>(model: &'a Model, window: &Window) -> Detail<'a> {
                     ..Cell::default()
                 };
             }
-            cell.add(task);
+            cell.add(task, marks(model, task));
         }
         close(&cell, number, cell_ms, &mut stages, &mut cells);
     }
@@ -358,6 +375,23 @@ fn close(cell: &Cell, lane: u32, cell_ms: f64, stages: &mut Stages, cells: &mut 
     cells.marks.push(cell.marks);
 }
 
+/// Stages of a job's critical path; those that are shorter than a cell cannot be seen.
+fn critical(model: &Model, job: &super::model::Job, cell_ms: f64) -> Vec<Critical> {
+    let all = job.path.iter().filter_map(|at| {
+        let stage = &model.stages[*at as usize];
+        let last = stage.last?;
+        let (id, attempt) = stage.key;
+        let (from, to) = (last.begin, last.end);
+        ((to - from) as f64 >= cell_ms).then_some(Critical {
+            id,
+            attempt,
+            from,
+            to,
+        })
+    });
+    all.collect()
+}
+
 fn jobs<'a>(model: &'a Model, window: &Window, cell_ms: f64) -> (Vec<Job<'a>>, usize) {
     let (mut shown, mut left_out) = (Vec::new(), 0);
     let mut last = [None; JOB_ROWS];
@@ -380,6 +414,7 @@ fn jobs<'a>(model: &'a Model, window: &Window, cell_ms: f64) -> (Vec<Job<'a>>, u
             status: &job.status,
             name: &job.name,
             row: job.row,
+            path: critical(model, job, cell_ms),
         });
     }
     (shown, left_out)

@@ -7,6 +7,7 @@
 pub mod cells;
 pub mod clock;
 pub mod parts;
+pub mod peak;
 pub mod read;
 pub mod serve;
 mod sweep;

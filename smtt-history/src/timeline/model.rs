@@ -8,6 +8,7 @@ use serde_json::Value;
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
+use super::critical::{self, Last};
 use super::parts::{PARTS, Times, divide};
 use crate::event::shortened;
 use crate::json::milliseconds;
@@ -81,6 +82,12 @@ pub struct Stage {
     pub name: String,
     /// Duration of the successful tasks in the middle, in milliseconds.
     pub median: Option<u32>,
+    /// Most execution memory of one of its tasks, as Spark says; absent where no task has metrics.
+    pub peak: Option<i64>,
+    /// The task that ended last; absent where none has succeeded.
+    pub last: Option<Last>,
+    /// Whether it is on the critical path of a job.
+    pub is_critical: bool,
 }
 
 /// An executor that has tasks.
@@ -118,6 +125,10 @@ pub struct Job {
     pub name: String,
     /// Row among the jobs; those beyond [`JOB_ROWS`] are not drawn.
     pub row: usize,
+    /// Stages that Spark named when it started the job.
+    pub stages: Vec<i32>,
+    /// Its critical path, the last stage last: indexes in [`Model::stages`].
+    pub path: Vec<u32>,
 }
 
 /// The tasks and jobs of an application.
@@ -159,7 +170,9 @@ impl Model {
             reading.left_out += count - count.min(room);
             start += count;
         }
-        Ok(reading.model(jobs(app)))
+        let mut model = reading.model(jobs(app));
+        critical::mark(&mut model, &critical::parents(app));
+        Ok(model)
     }
 
     /// Bytes in memory, about.
@@ -221,6 +234,8 @@ fn jobs(app: &App) -> Vec<Job> {
             status: cut(field(&json, "status")),
             name: cut(name),
             row: 0,
+            stages: serde_json::from_value(json["stageIds"].clone()).unwrap_or_default(),
+            path: Vec::new(),
         })
     };
     let all = app.all(Kind::Job).iter();
@@ -297,6 +312,7 @@ impl Reading {
         let (executors, hosts) = (texts("executor_id")?, texts("host")?);
         let (statuses, localities) = (texts("status")?, texts("locality")?);
         let (speculative, measured) = (numbers("speculative")?, numbers("has_metrics")?);
+        let peaks = numbers("peak_execution_memory_bytes")?;
         let times = Columns::read(table, range)?;
         for at in 0..ids.len() {
             let number =
@@ -326,6 +342,8 @@ impl Reading {
                 straggler: false,
                 parts,
             };
+            let peak = &mut self.stages[task.stage as usize].peak;
+            *peak = (*peak).max(peaks[at]);
             self.tasks.push(task);
         }
         Ok(())
@@ -337,7 +355,7 @@ impl Reading {
             self.stages.push(Stage {
                 key,
                 name: name.cloned().unwrap_or_default(),
-                median: None,
+                ..Stage::default()
             });
             self.stages.len() as u32 - 1
         })

@@ -10,6 +10,7 @@ use axum::routing::get;
 use serde_json::Value;
 
 use super::detail::{LANES, Window, detail};
+use super::filter::Filter;
 use super::model::Model;
 use super::task;
 use crate::open::App;
@@ -67,7 +68,11 @@ pub(crate) fn window(model: &Model, parameters: &Parameters) -> Result<Window, R
 }
 
 fn answer(model: &Model, parameters: &Parameters) -> Answer {
-    let detail = detail(model, &window(model, parameters)?);
+    let detail = detail(
+        model,
+        &window(model, parameters)?,
+        &Filter::new(parameters)?,
+    );
     serde_json::to_string(&detail).map_err(Refusal::failed)
 }
 

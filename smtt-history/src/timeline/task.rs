@@ -43,6 +43,7 @@ pub fn describe(app: &App, model: &Model, task: &Task) -> Result<Value, ParquetE
         "stageName": stage.name,
         "stageMedianMilliseconds": stage.median,
         "isStraggler": task.straggler,
+        "isCritical": model.is_critical(task),
         "core": task.lane - lane.lanes.start,
         "start": task.launch,
         "milliseconds": task.duration,

@@ -7,11 +7,13 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::detail::{CELLS, MOST_LANES, Window, detail};
+use super::filter::Filter;
 use super::model::{JOB_ROWS, Model};
 use super::parts::{ALL, PARTS, Times, divide, largest};
 use crate::import::{Admission, import};
 use crate::log::Bounds;
 use crate::open::App;
+use crate::serve::routes::Parameters;
 
 const START: &str = r#"{"Event":"SparkListenerApplicationStart","App Name":"n","App ID":"app-1","Timestamp":1000,"User":"u"}"#;
 
@@ -124,7 +126,7 @@ fn cores_are_lanes_and_executors_are_sorted_as_numbers() {
     assert_eq!((model.start, model.end), (4000, 4000));
     let rows: Vec<usize> = model.jobs.iter().map(|job| job.row).collect();
     assert_eq!(rows, [0, 1]);
-    let detail = detail(&model, &everything(&model, 1000));
+    let detail = detail(&model, &everything(&model, 1000), &Filter::default());
     assert_eq!((detail.tasks_total, detail.jobs.len()), (4, 2));
     assert_eq!((detail.lanes[2].executor, detail.lanes[2].core), ("10", 1));
 }
@@ -158,7 +160,7 @@ fn a_straggler_needs_a_stage_of_four_and_takes_half_longer_than_its_median() {
 fn an_application_without_tasks_and_one_with_extreme_times_have_answers() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let empty = model(folder.path(), &[], &[]);
-    let answer = detail(&empty, &everything(&empty, 1000));
+    let answer = detail(&empty, &everything(&empty, 1000), &Filter::default());
     assert_eq!((answer.lanes_total, answer.tasks_total), (0, 0));
     let extreme = [
         (1, 1, i64::MIN, i64::MAX),
@@ -171,7 +173,7 @@ fn an_application_without_tasks_and_one_with_extreme_times_have_answers() {
         &extreme,
         &[(i64::MIN, i64::MAX), (i64::MAX, i64::MIN)],
     );
-    let answer = detail(&extreme, &everything(&extreme, 1000));
+    let answer = detail(&extreme, &everything(&extreme, 1000), &Filter::default());
     assert_eq!(answer.tasks_total, 4);
     assert!(serde_json::to_string(&answer).is_ok());
 }
@@ -181,11 +183,62 @@ fn jobs_that_run_at_a_time_have_so_many_rows_and_the_others_are_counted() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let jobs: Vec<(i64, i64)> = (0..10).map(|at| (1000 + at, 9000)).collect();
     let crowd = model(folder.path(), &[(1, 1, 1000, 2000)], &jobs);
-    let answer = detail(&crowd, &everything(&crowd, 1000));
+    let answer = detail(&crowd, &everything(&crowd, 1000), &Filter::default());
     assert_eq!(
         (answer.jobs.len(), answer.jobs_left_out),
         (JOB_ROWS, 10 - JOB_ROWS)
     );
+}
+
+#[test]
+fn the_picture_has_the_tasks_of_the_filter_and_refuses_what_is_no_number() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let tasks: Vec<Given> = (0..10)
+        .map(|id| (id, 1, 1000 + id * 1000, 1000 + id * 1000 + 100 * (id + 1)))
+        .collect();
+    let model = model(folder.path(), &tasks, &[(1000, 20_000)]);
+    let filter = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter();
+        let all = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Filter::new(&Parameters(all.collect()))
+    };
+    let shown = |pairs: &[(&str, &str)]| {
+        let filter = filter(pairs).expect("is a filter");
+        // Cells as long as the longest tasks, so that some tasks are in cells.
+        let answer = detail(&model, &everything(&model, 30), &filter);
+        let cells: u32 = answer.cells.tasks.iter().sum();
+        assert_eq!(answer.tasks_total, answer.tasks.id.len() + cells as usize);
+        answer.tasks_total
+    };
+    assert_eq!(shown(&[]), 10);
+    assert_eq!(shown(&[("longer", "701")]), 3);
+    assert_eq!(
+        (
+            shown(&[("stage", "0")]),
+            shown(&[("stage", "0.1")]),
+            shown(&[("stage", "9")])
+        ),
+        (10, 0, 0)
+    );
+    assert_eq!((shown(&[("host", "h")]), shown(&[("host", "i")])), (10, 0));
+    assert_eq!(
+        (
+            shown(&[("status", "SUCCESS")]),
+            shown(&[("status", "FAILED")])
+        ),
+        (10, 0)
+    );
+    // The median is 600 ms; 900 ms and less is no straggler.
+    assert_eq!(
+        (
+            shown(&[("straggler", "yes")]),
+            shown(&[("straggler", "no"), ("longer", "900")])
+        ),
+        (1, 1)
+    );
+    for bad in [("stage", "x"), ("stage", "1.x"), ("longer", "x")] {
+        assert!(filter(&[bad]).is_err(), "{bad:?}");
+    }
 }
 
 proptest! {
@@ -218,7 +271,7 @@ proptest! {
             }
         }
         let window = Window { from, to: from + length, lane: 0, lanes: MOST_LANES, width }.within(&model);
-        let answer = detail(&model, &window);
+        let answer = detail(&model, &window, &Filter::default());
         // Counted from what was given, not from the model.
         let first = given.iter().map(|task| task.2).min().unwrap_or_default();
         let expected = given

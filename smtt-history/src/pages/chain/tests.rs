@@ -1,6 +1,8 @@
 //! Chains of known shape: the table has every RDD with its parents, the picture a box for each and a line for each parent.
 
 use serde_json::{Value, json};
+use smtt_store::history::batch::{Batch, Cell};
+use smtt_store::history::workers::{Bounds, REST, Whose, Workers};
 
 use super::super::tests::{HOSTILE, Site, log};
 use super::{ATTEMPTS, BYTES, Chain, Rdd, STAGES, others, places};
@@ -74,6 +76,101 @@ async fn the_picture_and_the_table_have_every_rdd_and_names_are_text() {
     assert!(count(section, "&lt;script&gt;") >= 4 * 4, "{section}");
 }
 
+/// Writes what a daemon says of RDDs.
+fn worker(store: &std::path::Path, host: &str, run: u64, rows: &[Value]) {
+    let any = Bounds {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut batch = Batch::new(&REST);
+    for row in rows {
+        batch.push(&[
+            Cell::Text("rdd"),
+            Cell::Text(""),
+            Cell::Text(&row.to_string()),
+        ]);
+    }
+    let mut workers = Workers::take(store, host, run, None, any).expect("opens");
+    let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
+    done.expect("writes");
+}
+
+#[tokio::test]
+async fn the_chain_has_what_workers_measured_and_absent_is_absent() {
+    let site = Site::new(&[with(
+        &[(6, &[], true), (7, &[6], false), (8, &[7], false)],
+        "[]",
+    )]);
+    let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    assert!(!text.contains("From Held at most on"), "{text}");
+    let row = |executor: &str, pid: u32, rdd: u32, more: Value| {
+        let mut row = json!({"executor_id": executor, "pid": pid, "rdd_id": rdd, "name": HOSTILE});
+        let fields = row.as_object_mut().expect("is a map");
+        fields.extend(more.as_object().expect("is a map").clone());
+        row
+    };
+    let of_6 = |peak: u64| {
+        json!({"storage_memory_peak_bytes": peak << 20, "execution_memory_peak_bytes": 1 << 20, "blocks_stored": 4,
+        "blocks_evicted": 1, "block_reads": 10, "page_faults": 1000, "page_walk_samples": 7})
+    };
+    // Two runs of a daemon with the same executor, one of another worker, and an RDD without the probes.
+    worker(&site.store(), "node-1", 1, &[row("1", 11, 6, of_6(5))]);
+    worker(
+        &site.store(),
+        "node-1",
+        2,
+        &[row("1", 11, 6, of_6(3)), json!("no row")],
+    );
+    worker(
+        &site.store(),
+        "node-2",
+        1,
+        &[
+            row("2", 12, 6, of_6(2)),
+            row("2", 12, 7, json!({"blocks_stored": 0})),
+        ],
+    );
+    let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    let (_, table) = text
+        .split_once("id=\"rdds-of-stage\"")
+        .expect("has the table");
+    let cells = |id: &str| -> Vec<String> {
+        let row = table
+            .split(&format!("<th scope=\"row\">{id}</th>"))
+            .nth(1)
+            .expect("has the RDD");
+        let row = row.split("</tr>").next().unwrap_or_default();
+        let all: Vec<String> = row
+            .split("<td")
+            .skip(1)
+            .map(|cell| {
+                let (_, cell) = cell.split_once('>').unwrap_or_default();
+                let cell = cell.replace(
+                    "<span class=\"soft\" title=\"not measured, or not yet\">",
+                    "",
+                );
+                cell.split('<').next().unwrap_or_default().to_owned()
+            })
+            .collect();
+        all[all.len() - 7..].to_vec()
+    };
+    // Held: the larger peak of executor 1 and that of executor 2.
+    assert_eq!(
+        cells("6"),
+        ["7.0 MiB", "2.0 MiB", "30", "12", "3", "3,000", "21"]
+    );
+    assert_eq!(cells("7"), ["0 B", "0 B", "–", "0", "0", "–", "–"]);
+    assert_eq!(cells("8"), ["–"; 7]);
+    assert!(text.contains("From Held at most on"), "{text}");
+    assert!(
+        text.contains("7.0 MiB, 3,000 faults") && text.contains("30 blocks read"),
+        "{text}"
+    );
+    for markup in ["<script>", "\" onx", "style="] {
+        assert!(!text.contains(markup), "{markup}: {text}");
+    }
+}
+
 #[tokio::test]
 async fn circles_and_crowds_have_an_end() {
     // A parent that is made later, itself as a parent, the same one twice, and more RDDs than a picture has.
@@ -143,6 +240,7 @@ fn an_rdd_is_below_all_that_it_reads() {
         ]
         .into(),
         left_out: 0,
+        unread: None,
     };
     let (places, (width, height)) = places(&chain.rdds);
     for (id, rdd) in &chain.rdds {
