@@ -1,11 +1,13 @@
 //! An application as a trace for Perfetto and Chrome, in the trace event format: executors are processes, their cores are
-//! threads, tasks are slices with their parts inside; jobs and stages are tracks of their own; running tasks are counters.
+//! threads, tasks are slices with their parts inside; jobs and stages are tracks of their own; running tasks are
+//! counters, and so are memory and page faults of executors, from workers.
 //!
 //! <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>. Times are microseconds since the first
 //! task or job. Spark measures lengths of parts, not their beginnings: within a task they stand one after the other.
 
 mod fetches;
 mod functions;
+mod memory;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -19,6 +21,7 @@ use smtt_store::history::place;
 use crate::fetches::OfWorkers;
 use crate::live::{self, is_live};
 use crate::open::App;
+use crate::timeline::memory::Memory;
 use crate::timeline::model::{Columns, Executor, LOCALITIES, Model, OUTCOMES, Task};
 use crate::timeline::parts::{ALL, PARTS, divide};
 
@@ -69,8 +72,11 @@ impl<W: Write> Trace<W> {
             "args": arguments}))
     }
 
-    fn counter(&mut self, pid: usize, time: i64, count: i64) -> io::Result<()> {
-        self.event(&json!({"ph": "C", "pid": pid, "tid": 0, "ts": time, "name": "running tasks", "args": {"tasks": count}}))
+    /// Values of a counter of a process from a time on.
+    fn counter(&mut self, (pid, time): (usize, i64), name: &str, values: &Value) -> io::Result<()> {
+        self.event(
+            &json!({"ph": "C", "pid": pid, "tid": 0, "ts": time, "name": name, "args": values}),
+        )
     }
 }
 
@@ -92,12 +98,16 @@ pub fn open(store: &Path, id: &str, attempt: Option<&str>) -> Result<App> {
     })
 }
 
-/// Writes the trace, with what workers know of the tasks; returns the number of its tasks.
+/// Writes the trace, with what workers know of the tasks and of the executors' memory; returns the number of its tasks.
 ///
 /// # Errors
 /// When a table cannot be read, or the trace cannot be written.
-pub fn write(app: &App, workers: &OfWorkers, out: impl Write) -> Result<usize> {
-    let model = Model::read(app)?;
+pub fn write(
+    (app, model): (&App, &Model),
+    workers: &OfWorkers,
+    memory: &Memory,
+    out: impl Write,
+) -> Result<usize> {
     let mut trace = Trace {
         out,
         is_first: true,
@@ -108,7 +118,7 @@ pub fn write(app: &App, workers: &OfWorkers, out: impl Write) -> Result<usize> {
     let origin = json!({"origin": "smtt-history", "start_unix_ms": model.start, "left_out_tasks": model.left_out});
     serde_json::to_writer(&mut trace.out, &origin)?;
     trace.out.write_all(b",\"traceEvents\":[")?;
-    jobs_and_stages(&mut trace, &model)?;
+    jobs_and_stages(&mut trace, model)?;
     for (number, executor) in model.executors.iter().enumerate() {
         let pid = APPLICATION + 1 + number;
         trace.name(
@@ -120,9 +130,10 @@ pub fn write(app: &App, workers: &OfWorkers, out: impl Write) -> Result<usize> {
             let core = (lane - executor.lanes.start) as usize;
             trace.name(pid, Some(core + 1), &format!("core {core}"))?;
         }
-        running(&mut trace, pid, &model, executor)?;
+        running(&mut trace, pid, model, executor)?;
     }
-    tasks(&mut trace, app, &model, workers)?;
+    memory::write(&mut trace, model, memory)?;
+    tasks(&mut trace, app, model, workers)?;
     trace.out.write_all(b"\n]}\n")?;
     trace.out.flush()?;
     Ok(model.tasks.len())
@@ -193,7 +204,8 @@ fn running<W: Write>(
     for (at, &(time, change)) in changes.iter().enumerate() {
         count += change;
         if changes.get(at + 1).is_none_or(|next| next.0 != time) {
-            trace.counter(pid, us(time), count)?;
+            let tasks = json!({"tasks": count});
+            trace.counter((pid, us(time)), "running tasks", &tasks)?;
         }
     }
     Ok(())
@@ -277,13 +289,16 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
 
+    use smtt_model::state::history::{PagePoint, RddPoint};
+
     use super::*;
     use crate::import::{Admission, import};
     use crate::log::Bounds;
+    use crate::timeline::memory::{History, Moment};
 
     /// Slices by process and thread, and counts with their times by process.
     type Slices = BTreeMap<(u64, u64), Vec<Value>>;
-    type Counters = BTreeMap<u64, Vec<(i64, i64)>>;
+    type Counters = BTreeMap<(u64, String), Vec<(i64, Value)>>;
 
     /// Reads a trace as the format's document says, and refuses what a viewer would draw wrongly: slices of one thread
     /// that overlap without one lying in the other, and counters that go back in time.
@@ -291,7 +306,7 @@ mod tests {
         let json: Value = serde_json::from_str(text).expect("is JSON");
         let (mut slices, mut counters) = (
             BTreeMap::<_, Vec<Value>>::new(),
-            BTreeMap::<_, Vec<_>>::new(),
+            BTreeMap::<_, Vec<(i64, Value)>>::new(),
         );
         for event in json["traceEvents"].as_array().expect("has events") {
             let number = |name: &str| event[name].as_u64().expect("is a number");
@@ -302,11 +317,13 @@ mod tests {
                     .or_default()
                     .push(event.clone()),
                 Some("C") => {
-                    let count = event["args"]["tasks"].as_i64().expect("is a number");
+                    let values = event["args"].as_object().expect("has values");
+                    assert!(values.values().all(Value::is_u64), "{event}");
+                    let name = event["name"].as_str().unwrap_or_default();
                     counters
-                        .entry(number("pid"))
+                        .entry((number("pid"), name.to_owned()))
                         .or_default()
-                        .push((number("ts") as i64, count));
+                        .push((number("ts") as i64, event["args"].clone()));
                 }
                 Some("M") => assert!(event["args"].is_object(), "{event}"),
                 other => panic!("unknown phase {other:?}"),
@@ -338,6 +355,48 @@ mod tests {
             );
         }
         (slices, counters)
+    }
+
+    /// Memory of the log's executor, with a gap, and of one without tasks.
+    fn histories() -> Memory {
+        let moment = |at: i64, faults: Option<u64>, resident: Option<u64>| {
+            let pages = resident.map(|present_bytes| {
+                Box::new(PagePoint {
+                    present_bytes,
+                    ..PagePoint::default()
+                })
+            });
+            let rdd = |pages| RddPoint {
+                storage_heap_bytes: 3,
+                execution_off_heap_bytes: 2,
+                pages,
+                ..RddPoint::default()
+            };
+            Moment {
+                at,
+                until: at + 200,
+                page_faults: faults,
+                rdds: vec![rdd(pages), rdd(None)],
+                ..Moment::default()
+            }
+        };
+        let history = |executor: &str, moments: Vec<Moment>| History {
+            executor: executor.to_owned(),
+            moments,
+            ..History::default()
+        };
+        let of_1 = vec![
+            moment(100, Some(1000), None),
+            moment(300, Some(1100), Some(5)),
+            moment(900, Some(9000), None),
+        ];
+        Memory {
+            histories: vec![
+                history("1", of_1),
+                history("7", vec![moment(0, None, None)]),
+            ],
+            ..Memory::default()
+        }
     }
 
     #[test]
@@ -406,10 +465,20 @@ mod tests {
             spans: [(0, of_0.to_vec()), (1, of_1.to_vec()), (99, of_0.to_vec())].into(),
             fetches: [(1, fetches.to_vec())].into(),
         };
-        assert_eq!(write(&app, &workers, &mut text).expect("writes"), 4);
-        let (slices, counters) = read(std::str::from_utf8(&text).expect("is UTF-8"));
+        let model = Model::read(&app).expect("reads");
+        let memory = histories();
         assert_eq!(
-            counters[&2],
+            write((&app, &model), &workers, &memory, &mut text).expect("writes"),
+            4
+        );
+        let (slices, counters) = read(std::str::from_utf8(&text).expect("is UTF-8"));
+        let counter = |pid: u64, name: &str, value: &str| -> Vec<(i64, i64)> {
+            let all = counters.get(&(pid, name.to_owned())).into_iter().flatten();
+            all.map(|(time, values)| (*time, values[value].as_i64().expect("has the value")))
+                .collect()
+        };
+        assert_eq!(
+            counter(2, "running tasks", "tasks"),
             [
                 (100_000, 2),
                 (600_000, 2),
@@ -418,6 +487,27 @@ mod tests {
                 (1_700_000, 0)
             ]
         );
+        let spark = "memory of Spark";
+        assert_eq!(
+            counter(2, spark, "storage heap"),
+            [(100_000, 6), (300_000, 6), (900_000, 6)]
+        );
+        assert_eq!(
+            counter(2, spark, "execution off heap"),
+            [(100_000, 4), (300_000, 4), (900_000, 4)]
+        );
+        let pages = "pages of that memory";
+        assert_eq!(counter(2, pages, "resident"), [(300_000, 5)]);
+        // 100 faults in 200 ms; over the gap there is no rate.
+        let faults = "page faults per second";
+        assert_eq!(counter(2, faults, "faults"), [(100_000, 500)]);
+        assert_eq!(
+            counter(2, "measured", "points"),
+            [(100_000, 1), (500_000, 0), (900_000, 1), (1_100_000, 0)]
+        );
+        // An executor without tasks has a process of its own, and no page faults where they are not counted.
+        assert_eq!(counter(3, spark, "storage heap"), [(0, 6)]);
+        assert_eq!(counter(3, faults, "faults"), []);
         let of = |track| {
             let all = slices[&track].iter();
             all.filter(|event| event["cat"] == "task")

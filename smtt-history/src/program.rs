@@ -22,6 +22,8 @@ use crate::objects::mirror::Mirror;
 use crate::open::App;
 use crate::perfetto as trace;
 use crate::serve::{Listen, Settings, run as run_server};
+use crate::timeline::memory::{Memory, read as memory};
+use crate::timeline::model::Model;
 use crate::workers::Files as WorkerFiles;
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
@@ -194,19 +196,20 @@ fn run(command: Command) -> Result<bool> {
             let folder = store.with(&app, attempt.as_deref())?;
             let opened = trace::open(folder, &app, attempt.as_deref())?;
             // Without a workers' half there are none.
-            let (of_tasks, left_out) = match WorkerFiles::of(folder, opened.identity(), None, None)
-            {
+            let files = WorkerFiles::of(folder, opened.identity(), None, None);
+            let (of_tasks, left_out) = match &files {
                 Ok(files) => files.of_tasks(),
                 Err(trouble) => {
-                    let all = "the functions and requests of tasks are left out";
+                    let all =
+                        "the functions, requests and memory of tasks and executors are left out";
                     (OfWorkers::default(), vec![format!("{all}: {trouble}")])
                 }
             };
             for what in &left_out {
                 eprintln!("smtt-history: {what}");
             }
-            export(&opened, &of_tasks, &to)?;
-            Ok(left_out.is_empty())
+            let is_whole = export(&opened, &of_tasks, files.as_ref().ok(), &to)?;
+            Ok(is_whole && left_out.is_empty())
         }
         Command::Advise {
             store,
@@ -278,7 +281,13 @@ fn run(command: Command) -> Result<bool> {
     }
 }
 
-fn export(app: &App, workers: &OfWorkers, to: &Targets) -> Result<()> {
+/// Writes the exports; false where the workers' memory is missing.
+fn export(
+    app: &App,
+    workers: &OfWorkers,
+    files: Option<&WorkerFiles>,
+    to: &Targets,
+) -> Result<bool> {
     let to_output = to.perfetto.as_ref().is_some_and(|it| it.as_os_str() == "-");
     // The trace has the standard output for itself.
     let say = |line: &str| {
@@ -305,17 +314,27 @@ fn export(app: &App, workers: &OfWorkers, to: &Targets) -> Result<()> {
     if let Some(file) = &to.sqlite {
         tables(sqlite::export(app, workers, file)?, file);
     }
-    match &to.perfetto {
-        Some(_) if to_output => {
-            trace::write(app, workers, BufWriter::new(std::io::stdout().lock()))?;
+    let Some(path) = &to.perfetto else {
+        return Ok(true);
+    };
+    let model = Model::read(app)?;
+    let memory = files.map(|files| memory::read(files, app, &model));
+    let (memory, is_whole) = match memory.transpose() {
+        Ok(memory) => (memory.unwrap_or_default(), true),
+        Err(trouble) => {
+            eprintln!("smtt-history: the memory of executors is left out: {trouble}");
+            (Memory::default(), false)
         }
-        Some(path) => {
-            let file =
-                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            let tasks = trace::write(app, workers, BufWriter::new(file))?;
-            say(&format!("{tasks} tasks in {}", path.display()));
-        }
-        None => {}
+    };
+    let of = (app, &model);
+    if to_output {
+        let out = BufWriter::new(std::io::stdout().lock());
+        trace::write(of, workers, &memory, out)?;
+    } else {
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let tasks = trace::write(of, workers, &memory, BufWriter::new(file))?;
+        say(&format!("{tasks} tasks in {}", path.display()));
     }
-    Ok(())
+    Ok(is_whole)
 }

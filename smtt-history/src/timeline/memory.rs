@@ -29,6 +29,8 @@ pub struct Moment {
     pub until: i64,
     /// Collections that had begun until then; absent where the marker does not count them.
     pub collections: Option<u64>,
+    /// Page faults of the executor until then; absent where they are not counted.
+    pub page_faults: Option<u64>,
     /// Memory by RDD.
     pub rdds: Vec<RddPoint>,
 }

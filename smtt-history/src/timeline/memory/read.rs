@@ -220,6 +220,7 @@ fn moments(row: HistoryRow, boot_ms: i64, start: i64) -> (i64, Vec<Moment>) {
             at,
             until: at + interval,
             collections: point.collections,
+            page_faults: point.page_faults,
             rdds: point.rdds,
         }
     };
