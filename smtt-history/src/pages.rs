@@ -9,6 +9,8 @@ mod advice;
 mod application;
 mod applications;
 mod chain;
+#[cfg(test)]
+mod colours;
 mod functions;
 mod jobs;
 mod memory;

@@ -2,6 +2,7 @@
 //! addresses that can be shared, hostile names and narrow screens. What pages show is compared with the REST API and with
 //! the schedule that the log was made from.
 
+mod functions;
 mod large;
 mod looks;
 mod memory;
@@ -32,6 +33,7 @@ struct Site {
     browser: Browser,
     port: u16,
     truth: Truth,
+    store: PathBuf,
     pictures: PathBuf,
 }
 
@@ -44,7 +46,7 @@ impl Site {
         memory::write(&store, shape, &truth)?;
         let port = free_port()?;
         let settings = Settings {
-            store,
+            store: store.clone(),
             event_logs: None,
             cache_bytes: 256 << 20,
             bounds: Bounds::default(),
@@ -59,6 +61,7 @@ impl Site {
             browser: Browser::start(paths, folder)?,
             port,
             truth,
+            store,
             pictures,
         })
     }
@@ -120,11 +123,14 @@ fn pages_show_an_application() -> Result<()> {
     let paths = Paths::find()?;
     let folder = tempfile::tempdir()?;
     let site = Site::start(&paths, folder.path(), &SHAPE)?;
+    functions::write(&site)?;
     sections(&site)?;
     tasks(&site)?;
+    functions::page(&site)?;
     timeline::levels(&site)?;
     timeline::pointer(&site)?;
     timeline::shared_addresses(&site)?;
+    timeline::filters(&site)?;
     memory::panel(&site)?;
     looks::schemes_and_widths(&site)?;
     looks::keyboard(&site)

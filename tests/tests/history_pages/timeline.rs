@@ -260,3 +260,97 @@ pub(super) fn shared_addresses(site: &Site) -> Result<()> {
     );
     site.is_sound("a shared address")
 }
+
+/// The picture's tasks are filtered; the address and the table have the filter, and a stage stays in the address.
+pub(super) fn filters(site: &Site) -> Result<()> {
+    site.part("timeline?stage=3")?;
+    site.drawn()?;
+    let of_stage = schedule(site, 3)?;
+    let last = of_stage
+        .iter()
+        .map(|task| task.3)
+        .max()
+        .context("no task")?;
+    let (from, to) = (site.data("viewFrom")?, site.data("viewTo")?);
+    let begin = of_stage
+        .iter()
+        .map(|task| task.2)
+        .min()
+        .context("no task")?;
+    ensure!(
+        (from - begin).abs() <= 1 && (to - last).abs() <= 1,
+        "{from} to {to}, the stage has {begin} to {last}"
+    );
+    // 64 of 96 lanes.
+    let shown = site.data("tasksTotal")?;
+    let all = of_stage.len() as i64;
+    ensure!(shown > 0 && shown <= all, "{shown} of {all}");
+    // A move keeps the stage in the address.
+    site.browser.click("#controls button[name=in]")?;
+    site.browser
+        .until("return new URL(location.href).searchParams.get('to') === document.getElementById('timeline').dataset.viewTo")?;
+    site.drawn()?;
+    let (address, near) = (site.text("location.href")?, site.data("tasksTotal")?);
+    ensure!(address.contains("stage=3"), "{address}");
+    site.open("")?;
+    site.browser.open(&address)?;
+    site.drawn()?;
+    ensure!(
+        site.data("tasksTotal")? == near,
+        "{address} showed {near} tasks"
+    );
+    ensure!(site.text("document.querySelector('#controls [name=stage]').value")? == "3");
+    // Two conditions, on everything that the lanes have: failed tasks of the stage.
+    site.browser.click("#controls button[name=all]")?;
+    site.drawn()?;
+    site.browser
+        .run("const select = document.querySelector('#controls [name=status]'); select.value = 'FAILED'; select.dispatchEvent(new Event('change', {bubbles: true}))")?;
+    site.browser
+        .until("return new URL(location.href).searchParams.get('status') === 'FAILED'")?;
+    site.drawn()?;
+    let failed = site.data("tasksTotal")?;
+    let path = format!("/smtt/v1/applications/{ID}/timeline?lanes=64&stage=3&status=FAILED");
+    let answer: Value = serde_json::from_str(&get(site.port, &path)?)?;
+    ensure!(
+        answer["tasksTotal"] == failed && failed < shown,
+        "{failed} failed tasks, {}",
+        answer["tasksTotal"]
+    );
+    let said = site.text("document.getElementById('said').textContent")?;
+    ensure!(said.contains("tasks of the filter"), "{said}");
+    site.browser
+        .picture(&site.pictures.join("timeline-filter-1400-light.png"))?;
+    // The table has the same conditions, on all lanes.
+    site.browser.click("#as-table")?;
+    site.browser
+        .until("return location.pathname.endsWith('/tasks')")?;
+    let table = "document.querySelector('.pages span').textContent.split(' of ')[1]";
+    let rest = site.rest("stages/3/0/taskList?length=100000&status=failed")?;
+    let rows = site.number(table)?;
+    ensure!(
+        Some(rows as usize) == rest.as_array().map(Vec::len),
+        "{rows} rows"
+    );
+    // A time in milliseconds by a key, then none: what is no filter leaves the address.
+    site.part("timeline")?;
+    site.drawn()?;
+    let everything = site.data("tasksTotal")?;
+    site.browser
+        .run("document.querySelector('#controls [name=longer]').focus()")?;
+    site.browser.keys("2000\u{e007}")?;
+    site.browser
+        .until("return new URL(location.href).searchParams.get('longer') === '2000'")?;
+    site.drawn()?;
+    let longer = site.data("tasksTotal")?;
+    ensure!(
+        longer < everything,
+        "{longer} of {everything} tasks take 2 s"
+    );
+    site.browser
+        .keys("\u{e003}\u{e003}\u{e003}\u{e003}\u{e007}")?;
+    site.browser
+        .until("return !location.search.includes('longer')")?;
+    site.drawn()?;
+    ensure!(site.data("tasksTotal")? == everything);
+    site.is_sound("filters of the time line")
+}

@@ -1,0 +1,308 @@
+//! The functions of a task: lanes by thread with spans, requests for shuffle blocks and times that add up, as a worker wrote
+//! them. A click shows the numbers of a span, its address opens it again, and a narrow screen has all of it.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use smtt_store::history::batch::{Batch, Cell};
+use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Whose, Workers};
+use xtask::event_log::{HOSTILE, ID};
+use xtask::http::get;
+
+use super::Site;
+
+/// A task whose page is opened at all widths as well.
+const TASK: i64 = 7;
+const MS: i64 = 1_000_000;
+/// Duration of the task on its worker.
+const TOTAL: i64 = 1_000 * MS;
+
+/// A span: thread, its id, activity, function, begin, duration and time without spans inside, in milliseconds.
+type Span = (&'static str, i64, &'static str, &'static str, i64, i64, i64);
+
+/// The second lies in the first, the last one is of another thread.
+const SPANS: [Span; 4] = [
+    (
+        "task",
+        100,
+        "shuffle_fetch",
+        "ShuffleBlockFetcherIterator.next",
+        50,
+        400,
+        250,
+    ),
+    ("task", 100, HOSTILE, HOSTILE, 100, 150, 150),
+    (
+        "task",
+        100,
+        "sort",
+        "ExternalSorter.insertAll",
+        500,
+        300,
+        300,
+    ),
+    (
+        "helper",
+        200,
+        "python_exchange",
+        "PythonRunner.writer",
+        0,
+        900,
+        900,
+    ),
+];
+/// A request: whom, begin, duration, bytes and outcome. The first two overlap.
+const REQUESTS: [(&str, i64, i64, i64, &str); 3] = [
+    (HOSTILE, 60, 100, 3 << 20, "complete"),
+    ("node-2:7337", 100, 50, 5 << 20, "complete"),
+    ("node-3:7337", 300, 20, 0, "failed"),
+];
+
+/// Writes what a daemon says of the task.
+pub(super) fn write(site: &Site) -> Result<()> {
+    let path = format!("/smtt/v1/applications/{ID}/tasks/{TASK}");
+    let found: Value = serde_json::from_str(&get(site.port, &path)?)?;
+    let executor = found["task"]["executorId"]
+        .as_str()
+        .context("no executor")?;
+    let stage = Cell::Number(found["stageId"].as_i64().context("no stage")?);
+    let (zero, task, ran) = (Cell::Number(0), Cell::Number(TASK), Cell::Text(executor));
+    let (mut tasks, mut spans, mut requests) = (
+        Batch::new(&TASKS),
+        Batch::new(&FUNCTIONS),
+        Batch::new(&FETCHES),
+    );
+    let row = json!({
+        "executor_id": executor, "shuffle_read_records": 123_456, "page_faults": 4_321,
+        "functions": {"begin_ns": 5, "duration_ns": TOTAL, "rest_ns": 300 * MS,
+            "fetched": {"requests": 3, "blocks": 9, "arrived_blocks": 6, "bytes": 8 << 20, "left_out": 0},
+            "activities": [{"activity": "sort", "spans": 1, "own_ns": 300 * MS},
+                {"activity": "shuffle_fetch", "spans": 1, "own_ns": 250 * MS},
+                {"activity": HOSTILE, "spans": 1, "own_ns": 150 * MS}],
+            "thread": {"cpu_ns": 600 * MS, "cpu_wait_ns": 100 * MS, "disk_wait_ns": 50 * MS, "other_ns": 250 * MS}},
+        "splits": {"progress_by": "time", "measured_points": 9, "interpolated": [false; 12],
+            "series": {"thread_page_faults": {"parts": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], "total": 66, "measured_points": 9}}},
+    })
+    .to_string();
+    let state = Cell::Text("succeeded");
+    let none = Cell::None;
+    tasks.push(&[
+        stage,
+        zero,
+        task,
+        ran,
+        state,
+        none,
+        none,
+        none,
+        none,
+        none,
+        Cell::Text(&row),
+    ]);
+    for (thread, tid, activity, function, begin, duration, own) in SPANS {
+        spans.push(&[
+            stage,
+            zero,
+            task,
+            ran,
+            Cell::Text(thread),
+            Cell::Number(tid),
+            Cell::Text(activity),
+            Cell::Text(function),
+            Cell::None,
+            Cell::Number(begin * MS),
+            Cell::Number(duration * MS),
+            Cell::Number(own * MS),
+            Cell::Number(3),
+        ]);
+    }
+    for (whom, begin, duration, bytes, outcome) in REQUESTS {
+        requests.push(&[
+            stage,
+            zero,
+            task,
+            ran,
+            Cell::Text(whom),
+            Cell::Text("9"),
+            Cell::None,
+            Cell::Number(begin * MS),
+            Cell::Number(duration * MS),
+            Cell::Number(3),
+            Cell::Number(bytes),
+            Cell::Text(outcome),
+        ]);
+    }
+    let any = Bounds {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut workers = Workers::take(&site.store, "worker9", 1, None, any)?;
+    for batch in [spans, requests, tasks] {
+        workers.add(Whose::of(ID, 7), 0, &batch, &|uid| uid)?;
+    }
+    Ok(())
+}
+
+/// Where the spans of a lane are, in thousandths of its width: begin and length.
+fn places(site: &Site, lane: &str) -> Result<Vec<(i64, i64)>> {
+    let script = format!(
+        "JSON.stringify([...document.querySelectorAll('{lane} rect')].map((span) => {{
+            const box = span.getBoundingClientRect(), all = span.closest('svg').getBoundingClientRect();
+            return [Math.round((box.left - all.left) * 1000 / all.width), Math.round(box.width * 1000 / all.width)]; }}))"
+    );
+    Ok(serde_json::from_str(&site.text(&script)?)?)
+}
+
+fn near(found: &[(i64, i64)], expected: &[(i64, i64)]) -> bool {
+    let is_near = |(left, right): (&(i64, i64), &(i64, i64))| {
+        (left.0 - right.0).abs() <= 2 && (left.1 - right.1).abs() <= 2
+    };
+    found.len() == expected.len() && found.iter().zip(expected).all(is_near)
+}
+
+/// The words of a span that was chosen.
+fn chosen(site: &Site) -> Result<String> {
+    site.browser
+        .until("return !!document.querySelector('#span dl')")?;
+    site.text("[...document.querySelectorAll('#span h3, #span dl div')].map((it) => it.innerText.replaceAll('\\n', ' ')).join('|')")
+}
+
+pub(super) fn page(site: &Site) -> Result<()> {
+    site.browser.look(1400, 1000, false)?;
+    site.part(&format!("tasks/{TASK}"))?;
+    // A lane for the task's thread, one for its helper and one for the requests, on one scale.
+    ensure!(site.number("document.querySelectorAll('svg.lanes').length")? == 3);
+    let own = places(site, "svg.lanes[aria-label=\"Spans of task\"]")?;
+    ensure!(near(&own, &[(50, 400), (100, 150), (500, 300)]), "{own:?}");
+    let helper = places(site, "svg.lanes[aria-label=\"Spans of helper thread 200\"]")?;
+    ensure!(near(&helper, &[(0, 900)]), "{helper:?}");
+    let requests = places(site, "#fetches-lane")?;
+    ensure!(
+        near(&requests, &[(60, 100), (100, 50), (300, 20)]),
+        "{requests:?}"
+    );
+    // What lies in another span, and what is asked for at the same time, lies below it.
+    let tops = |lane: &str| -> Result<Vec<i64>> {
+        let script = format!(
+            "JSON.stringify([...document.querySelectorAll('{lane} rect')].map((span) => Math.round(span.getBoundingClientRect().top)))"
+        );
+        Ok(serde_json::from_str(&site.text(&script)?)?)
+    };
+    let rows = tops("svg.lanes[aria-label=\"Spans of task\"]")?;
+    ensure!(rows[1] > rows[0] && rows[2] == rows[0], "{rows:?}");
+    let rows = tops("#fetches-lane")?;
+    ensure!(rows[1] > rows[0] && rows[2] == rows[0], "{rows:?}");
+    // The times of the activities add up to the duration, and so do those of the thread.
+    for table in ["activities", "thread"] {
+        let sum = site.text(&format!(
+            "document.querySelector('#{table} tbody tr:last-child').innerText.replaceAll('\\t', ' ').trim()"
+        ))?;
+        ensure!(sum == "together 1.0 s", "{table}: {sum:?}");
+    }
+    let shares = site.text("[...document.querySelectorAll('#activities tbody td:last-child')].map((it) => it.textContent).join(' ')")?;
+    ensure!(shares.trim() == "30.0 % 25.0 % 15.0 % 30.0 %", "{shares}");
+    ensure!(
+        site.text("document.querySelector('#activities').textContent.includes(`<script>`)")?
+            == "true"
+    );
+    click(site)?;
+    tables(site)?;
+    narrow(site)
+}
+
+/// A click shows the numbers of a span; the address has it.
+fn click(site: &Site) -> Result<()> {
+    let middle = "(() => { const lane = document.querySelector('svg.lanes'); lane.scrollIntoView({block: 'center'});
+        const box = lane.querySelectorAll('rect')[2].getBoundingClientRect();
+        return JSON.stringify([Math.round(box.left + box.width / 2), Math.round(box.top + box.height / 2)]); })()";
+    let (x, y): (i64, i64) = serde_json::from_str(&site.text(middle)?)?;
+    site.browser.click_at(x, y)?;
+    site.browser
+        .until("return location.search.includes('span=')")?;
+    let said = chosen(site)?;
+    let expected = "ExternalSorter.insertAll|Activity sort|Begin 500.0 ms|End 800.0 ms|Duration 300.0 ms|Without spans inside 300.0 ms|Thread task 100|RDD 3";
+    ensure!(said == expected, "{said}");
+    ensure!(site.number("document.querySelectorAll('.lanes .chosen').length")? == 1);
+    let address = site.text("location.href")?;
+    site.open("")?;
+    site.browser.open(&address)?;
+    ensure!(
+        chosen(site)? == said,
+        "the address does not open the span again"
+    );
+    // By key: the spans are links.
+    site.browser
+        .run("document.querySelectorAll('svg.lanes a')[0].focus()")?;
+    site.browser.keys("\u{e007}")?;
+    site.browser.until(
+        "return location.search.includes('span=') && document.readyState === 'complete' &&
+        document.querySelector('#span h3').textContent.startsWith('ShuffleBlock')",
+    )?;
+    let said = chosen(site)?;
+    ensure!(
+        said.contains("Duration 400.0 ms|Without spans inside 250.0 ms"),
+        "{said}"
+    );
+    site.browser
+        .picture(&site.pictures.join("functions-1400-light.png"))?;
+    // A hostile name is text, also as the title of the numbers.
+    site.part(&format!("tasks/{TASK}?span=1#span"))?;
+    ensure!(chosen(site)?.starts_with(HOSTILE), "{}", chosen(site)?);
+    site.is_sound("a span with a hostile name")
+}
+
+/// The same as tables, which sort.
+fn tables(site: &Site) -> Result<()> {
+    site.part(&format!("tasks/{TASK}"))?;
+    ensure!(
+        site.number("document.querySelectorAll('#spans tbody tr').length")? == SPANS.len() as i64
+    );
+    let first = "document.querySelector('#fetches tbody td').textContent";
+    ensure!(
+        site.text(first)? == HOSTILE,
+        "the first request comes first"
+    );
+    site.browser.click("#fetches th a[href*=bytes]")?;
+    site.browser.until(
+        "return location.search.includes('sort=-bytes') && document.readyState === 'complete'",
+    )?;
+    ensure!(
+        site.text(first)? == "node-2:7337",
+        "the largest request comes first"
+    );
+    let row =
+        site.text("document.querySelector('#fetches tbody tr').innerText.replaceAll('\\t', '|')")?;
+    ensure!(
+        row == "node-2:7337|9|100.0 ms|50.0 ms|3|5.0 MiB|complete",
+        "{row}"
+    );
+    let page = site.text("document.querySelector('main').innerText")?;
+    for part in [
+        "123,456",
+        "4,321",
+        "Measured by the daemon of worker9",
+        "12 parts of equal time",
+    ] {
+        ensure!(page.contains(part), "{part:?} is not on the page");
+    }
+    site.is_sound("the tables of functions")
+}
+
+/// On 400 pixels the lanes have the width of the page, and wide tables scroll in themselves.
+fn narrow(site: &Site) -> Result<()> {
+    for is_dark in [false, true] {
+        site.browser.look(400, 900, is_dark)?;
+        site.part(&format!("tasks/{TASK}?span=2#span"))?;
+        let wide = site.number(
+            "Math.round(document.querySelector('svg.lanes').getBoundingClientRect().width)",
+        )?;
+        ensure!((300..=400).contains(&wide), "a lane has {wide} pixels");
+        let own = places(site, "svg.lanes[aria-label=\"Spans of task\"]")?;
+        ensure!(near(&own, &[(50, 400), (100, 150), (500, 300)]), "{own:?}");
+        ensure!(chosen(site)?.contains("Duration 300.0 ms"));
+        site.is_sound("functions on a narrow screen")?;
+        let scheme = if is_dark { "dark" } else { "light" };
+        site.browser
+            .picture(&site.pictures.join(format!("functions-400-{scheme}.png")))?;
+    }
+    site.browser.look(1400, 1000, false)
+}
