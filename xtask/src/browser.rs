@@ -19,6 +19,38 @@ pub const MOVE_TIME_LINE: &str = "const at = (window.turn = (window.turn || 0) +
     const key = at % 120 < 40 ? 'ArrowRight' : at % 120 < 80 ? 'ArrowLeft' : at % 2 ? '+' : '-';
     document.getElementById('picture').dispatchEvent(new KeyboardEvent('keydown', {key}));";
 
+/// Milliseconds between frames.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Frames {
+    /// Median of all frames.
+    pub median: f64,
+    /// 95 % of all frames took at most so long.
+    pub slow: f64,
+    /// The longest frame.
+    pub longest: f64,
+    /// Median of the second with the longest median.
+    pub worst_second: f64,
+}
+
+impl Frames {
+    /// Of the frames of each second; none where a second has no frame.
+    fn of(mut seconds: Vec<Vec<f64>>) -> Option<Self> {
+        let middle = |times: &mut Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            times.get(times.len() / 2).copied()
+        };
+        let medians: Option<Vec<f64>> = seconds.iter_mut().map(middle).collect();
+        let mut all = seconds.concat();
+        let median = middle(&mut all)?;
+        Some(Self {
+            median,
+            slow: all[all.len() * 95 / 100],
+            longest: *all.last()?,
+            worst_second: medians?.into_iter().fold(0.0, f64::max),
+        })
+    }
+}
+
 /// A browser with one window; dropping it ends it.
 pub struct Browser {
     shown: Running,
@@ -187,31 +219,26 @@ impl Browser {
         Ok(all)
     }
 
-    /// Milliseconds between the frames of the screen while a script moves the page: the best of so many runs of a
-    /// second, each with its median and its 95th percentile, because other programs use the machine too. `step` is the
-    /// body of a function that is called before each frame.
+    /// Milliseconds between the frames of the screen while a script moves the page, for so many runs of a second. `step` is
+    /// the body of a function that is called before each frame.
     ///
     /// # Errors
-    /// When the script throws.
-    pub fn frames(&self, step: &str, runs: u32) -> Result<(f64, f64)> {
+    /// When the script throws, or the screen shows no frame.
+    pub fn frames(&self, step: &str, runs: u32) -> Result<Frames> {
         let script = format!(
             "const done = arguments[arguments.length - 1]; const step = () => {{ {step} }}; const times = []; let last = 0;
             const next = (now) => {{ if (last) times.push(now - last); last = now;
-                if (times.reduce((sum, time) => sum + time, 0) > 1000) {{ times.sort((a, b) => a - b);
-                    done([times[times.length >> 1], times[Math.floor(times.length * 0.95)]]); return; }}
+                if (times.reduce((sum, time) => sum + time, 0) > 1000) {{ done(times); return; }}
                 step(); requestAnimationFrame(next); }};
             requestAnimationFrame(next);"
         );
-        let mut best = (f64::INFINITY, f64::INFINITY);
+        let mut seconds = Vec::new();
         for _ in 0..runs {
             let found = self.command("execute/async", &json!({"script": script, "args": []}))?;
-            let number = |at: usize| found[at].as_f64().context("no frame");
-            let run = (number(0)?, number(1)?);
-            if run < best {
-                best = run;
-            }
+            let times: Vec<f64> = serde_json::from_value(found).context("no frames")?;
+            seconds.push(times);
         }
-        Ok(best)
+        Frames::of(seconds).context("the screen showed no frame")
     }
 
     /// Presses and releases keys, one after the other; special ones have code points of WebDriver.
@@ -347,4 +374,23 @@ fn decoded(text: &str) -> Result<Vec<u8>> {
         }
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_second_is_not_hidden_by_good_ones() {
+        let seconds = vec![vec![16.0; 60], vec![500.0, 16.0, 500.0], vec![16.0; 60]];
+        let expected = Frames {
+            median: 16.0,
+            slow: 16.0,
+            longest: 500.0,
+            worst_second: 500.0,
+        };
+        assert_eq!(Frames::of(seconds), Some(expected));
+        assert_eq!(Frames::of(vec![vec![16.0], vec![]]), None);
+        assert_eq!(Frames::of(Vec::new()), None);
+    }
 }

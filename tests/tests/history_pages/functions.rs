@@ -79,7 +79,7 @@ pub(super) fn write(site: &Site) -> Result<()> {
                 {"activity": "shuffle_fetch", "spans": 1, "own_ns": 250 * MS},
                 {"activity": HOSTILE, "spans": 1, "own_ns": 150 * MS}],
             "thread": {"cpu_ns": 600 * MS, "cpu_wait_ns": 100 * MS, "disk_wait_ns": 50 * MS, "other_ns": 250 * MS}},
-        "splits": {"progress_by": "time", "measured_points": 9, "interpolated": [false; 12],
+        "splits": {"progress_by": "time", "measured_points": 9, "interpolated": vec![false; 12],
             "series": {"thread_page_faults": {"parts": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], "total": 66, "measured_points": 9}}},
     })
     .to_string();
