@@ -59,7 +59,8 @@ async function ask() {
       if (!response.ok) throw new Error(response.status + " " + (await response.text()).slice(0, 200));
       answer = await response.json();
       answered = now;
-      view.lane = answer.lane;
+      // A newer question has lanes of its own, which an older answer must not change.
+      if (!asked) view.lane = answer.lane;
       view.to = Math.min(view.to, answer.end + 1);
       groups = grouped(answer, colour);
       data.tasksTotal = String(answer.tasksTotal);
