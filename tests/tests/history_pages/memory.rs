@@ -194,7 +194,7 @@ fn begins_at(site: &Site, time: i64, what: &str) -> Result<()> {
             const at = Math.round(({x} + {by} - box.left) * canvas.width / box.width);
             const column = canvas.getContext('2d').getImageData(at, 0, 1, Math.round(canvas.height * 0.8)).data;
             let seen = 0; for (let at = 0; at < column.length; at += 4) {{
-                const [r, g, b] = column.slice(at, at + 3); seen += Math.max(r, g, b) - Math.min(r, g, b) > 60; }}
+                const [r, g, b] = column.slice(at, at + 3); seen += Math.max(r, g, b) - Math.min(r, g, b) > 40; }}
             return seen; }})()"
         ))
     };

@@ -121,10 +121,13 @@ pub(super) fn measured(asked: &Asked<'_>) -> Result<BTreeMap<i64, Measured>, Tro
     Ok(sums(rows))
 }
 
+/// An executor's process: host of the worker, process id, and Spark's id of the executor.
+type Process = (String, u32, Option<String>);
+
 /// Adds up rows: counts over the runs of a daemon, and peaks over executors, of which the runs have the same memory.
 fn sums(rows: impl Iterator<Item = (String, Row)>) -> BTreeMap<i64, Measured> {
     let mut all: BTreeMap<i64, Measured> = BTreeMap::new();
-    let mut peaks: BTreeMap<(i64, String, u32, Option<String>), (u64, u64)> = BTreeMap::new();
+    let mut peaks: BTreeMap<(i64, Process), (u64, u64)> = BTreeMap::new();
     for (host, row) in rows {
         let Some(id) = row.rdd_id else {
             continue;
@@ -135,7 +138,7 @@ fn sums(rows: impl Iterator<Item = (String, Row)>) -> BTreeMap<i64, Measured> {
         add(&mut of.read, row.block_reads);
         add(&mut of.faults, row.page_faults);
         add(&mut of.walks, row.page_walk_samples);
-        let peak = peaks.entry((id, host, row.pid, row.executor_id));
+        let peak = peaks.entry((id, (host, row.pid, row.executor_id)));
         let peak = peak.or_default();
         peak.0 = peak.0.max(row.storage_memory_peak_bytes);
         peak.1 = peak.1.max(row.execution_memory_peak_bytes);
