@@ -36,6 +36,9 @@ public final class MemoryPeaks {
         final long[] most = new long[Contract.PEAK_METRICS];
         final long[] when = new long[Contract.PEAK_METRICS];
         int running;
+        /** When its first task began, and when its last one ended, since it had none before. */
+        long opened;
+        long closed;
         boolean changed;
 
         Peaks() {
@@ -62,6 +65,11 @@ public final class MemoryPeaks {
     private static int[] sparks;
     private static long told = System.nanoTime();
     private static final long[] COLLECTED = new long[COLLECTORS.size()];
+    /** Time of the last look at the collectors, or 0. This and the next two are of the thread that looks. */
+    private static long lookedBefore;
+    /** Bounds of what the JVM's times of collections lack to {@link System#nanoTime}. */
+    private static long offsetLeast = Long.MIN_VALUE;
+    private static long offsetMost = Long.MAX_VALUE;
 
     private MemoryPeaks() {}
 
@@ -145,6 +153,7 @@ public final class MemoryPeaks {
             open = Arrays.copyOf(open, open.length + 1);
             open[open.length - 1] = peaks;
             long now = System.nanoTime();
+            peaks.opened = now;
             Peaks[] one = {peaks};
             seePools(one, now);
             seeJvm(one, now);
@@ -160,6 +169,7 @@ public final class MemoryPeaks {
         }
         seeJvm(open, System.nanoTime());
         if (--peaks.running == 0) {
+            peaks.closed = System.nanoTime();
             Peaks[] rest = new Peaks[open.length - 1];
             int at = 0;
             for (Peaks one : open) {
@@ -276,6 +286,7 @@ public final class MemoryPeaks {
 
     /** After a collection: the heap was at its highest before it. */
     private static void collected() {
+        long looked = System.nanoTime();
         for (int i = 0; i < COLLECTED.length; i++) {
             GarbageCollectorMXBean collector = COLLECTORS.get(i);
             long count = collector.getCollectionCount();
@@ -284,14 +295,23 @@ public final class MemoryPeaks {
             }
             COLLECTED[i] = count;
             try {
-                long used = Hotspot.usedBefore(collector);
-                synchronized (MemoryPeaks.class) {
-                    for (Peaks peaks : open) {
-                        peaks.see(Contract.PEAK_JVMHEAPMEMORY, used, System.nanoTime());
-                    }
-                }
+                Hotspot.seeLast(collector);
             } catch (Throwable otherJvm) {
                 Warnings.once("the heap before a collection is unknown", otherJvm);
+            }
+        }
+        lookedBefore = looked;
+    }
+
+    /**
+     * A collection that began at this time found so much heap in use. A stage has it where one of its tasks ran then: a
+     * stage that began after it saw the heap at its own begin.
+     */
+    static synchronized void collected(long began, long used) {
+        EXECUTOR.see(Contract.PEAK_JVMHEAPMEMORY, used, began);
+        for (Peaks peaks : BY_STAGE.values()) {
+            if (peaks.opened <= began && (peaks.running > 0 || began <= peaks.closed)) {
+                peaks.see(Contract.PEAK_JVMHEAPMEMORY, used, began);
             }
         }
     }
@@ -355,16 +375,29 @@ public final class MemoryPeaks {
             return names;
         }
 
-        /** Used heap before the collector's last collection. */
-        static long usedBefore(GarbageCollectorMXBean collector) {
+        /**
+         * Takes the used heap before the collector's last collection. The JVM counts its collections in milliseconds from
+         * a moment of its start that it tells nobody; what they lack to {@link System#nanoTime} follows from their ends:
+         * this one ended after the look before, and before now; and at the end that the tool interface reported, where
+         * that was its own.
+         */
+        static void seeLast(GarbageCollectorMXBean collector) {
             com.sun.management.GcInfo last = ((com.sun.management.GarbageCollectorMXBean) collector).getLastGcInfo();
-            long used = 0;
-            if (last != null) {
-                for (Map.Entry<String, MemoryUsage> pool : last.getMemoryUsageBeforeGc().entrySet()) {
-                    used += HEAP.contains(pool.getKey()) ? pool.getValue().getUsed() : 0;
-                }
+            if (last == null) {
+                return;
             }
-            return used;
+            long used = 0;
+            for (Map.Entry<String, MemoryUsage> pool : last.getMemoryUsageBeforeGc().entrySet()) {
+                used += HEAP.contains(pool.getKey()) ? pool.getValue().getUsed() : 0;
+            }
+            long end = last.getEndTime() * MS;
+            offsetMost = Math.min(offsetMost, System.nanoTime() - end);
+            if (lookedBefore != 0) {
+                offsetLeast = Math.max(offsetLeast, lookedBefore - end - MS);
+            }
+            long told = SlotFile.collectionEnded();
+            long offset = told == 0 ? offsetMost : Math.max(offsetLeast, Math.min(offsetMost, told - end));
+            collected(offset + last.getStartTime() * MS, used);
         }
     }
 }

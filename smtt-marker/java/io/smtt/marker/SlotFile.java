@@ -96,6 +96,11 @@ final class SlotFile {
         return Memory.getLongVolatile(header + Contract.HEADER_COLLECTIONS_BEGUN);
     }
 
+    /** When the last collection ended, as in {@link System#nanoTime}; 0 where the JVM's tool interface reports none. */
+    static long collectionEnded() {
+        return header == 0 ? 0 : Memory.getLongVolatile(header + Contract.HEADER_COLLECTION_ENDED_NS);
+    }
+
     static long collectionsEnded() {
         return Memory.getLongVolatile(header + Contract.HEADER_COLLECTIONS_ENDED);
     }

@@ -9,17 +9,27 @@ final class MemoryPeaksTest {
 
     /** The value of a metric in the fact of a stage (-1 for the executor), or -1. */
     private static long peak(List<Facts.Fact> facts, long stage, int metric) {
+        String[] figure = figure(facts, stage, metric);
+        return figure == null ? -1 : Long.parseLong(figure[1]);
+    }
+
+    /** Time since a metric had that value, in milliseconds. */
+    private static long age(List<Facts.Fact> facts, long stage, int metric) {
+        return Long.parseUnsignedLong(figure(facts, stage, metric)[0], 16) >>> Contract.FIGURE_AGE_SHIFT;
+    }
+
+    private static String[] figure(List<Facts.Fact> facts, long stage, int metric) {
         for (Facts.Fact fact : facts) {
             if (fact.entry.equals("peaksTold") && fact.word("stage_id") == stage) {
                 for (String pair : fact.text("ranges").split(",")) {
                     String[] parts = pair.split("\\+");
                     if ((Long.parseUnsignedLong(parts[0], 16) & 0xff) == metric) {
-                        return Long.parseLong(parts[1]);
+                        return parts;
                     }
                 }
             }
         }
-        return -1;
+        return null;
     }
 
     @Test
@@ -64,6 +74,57 @@ final class MemoryPeaksTest {
         MemoryPeaks.ended(902, 0);
         long peak = peak(facts, 902, Contract.PEAK_JVMHEAPMEMORY);
         Check.that("held " + held + ", told " + peak + " at most", peak >= 40 * MIB && peak >= held - MIB);
+    }
+
+    @Test
+    void aCollectionIsOfTheStagesThatRanWhenItBegan() {
+        long larger = 1L << 50;
+        long before = System.nanoTime();
+        MemoryPeaks.began(903, 0);
+        MemoryPeaks.began(904, 0);
+        long first = System.nanoTime();
+        MemoryPeaks.ended(904, 0);
+        MemoryPeaks.began(905, 0);
+        MemoryPeaks.collected(first, larger);
+        MemoryPeaks.ended(903, 0);
+        long second = System.nanoTime();
+        // Its tasks had a pause in which the next collection fell.
+        MemoryPeaks.began(903, 0);
+        MemoryPeaks.collected(second, 2 * larger);
+        MemoryPeaks.collected(before, 4 * larger);
+        List<Facts.Fact> facts = Facts.during(() -> MemoryPeaks.last(state));
+        MemoryPeaks.ended(903, 0);
+        MemoryPeaks.ended(905, 0);
+        Check.same("a stage that ran on", larger, peak(facts, 903, Contract.PEAK_JVMHEAPMEMORY));
+        Check.same("a stage that has ended since", larger, peak(facts, 904, Contract.PEAK_JVMHEAPMEMORY));
+        Check.same("a stage that began between the two", 2 * larger, peak(facts, 905, Contract.PEAK_JVMHEAPMEMORY));
+        Check.same("the executor", 4 * larger, peak(facts, -1, Contract.PEAK_JVMHEAPMEMORY));
+        long age = (System.nanoTime() - before) / 1_000_000;
+        long told = age(facts, -1, Contract.PEAK_JVMHEAPMEMORY);
+        Check.that("it began " + told + " ms ago, not more than " + age, told <= age);
+    }
+
+    @Test
+    void aStageThatBeginsAfterACollectionHasNotItsHeap() {
+        // The looks find out when the JVM's own clock of collections began.
+        for (int i = 0; i < 5; i++) {
+            System.gc();
+            Facts.during(() -> MemoryPeaks.last(state));
+        }
+        MemoryPeaks.began(906, 0);
+        byte[][] garbage = new byte[40][];
+        for (int i = 0; i < garbage.length; i++) {
+            garbage[i] = new byte[(int) MIB];
+        }
+        garbage = null;
+        System.gc();
+        MemoryPeaks.began(907, 0);
+        List<Facts.Fact> facts = Facts.during(() -> MemoryPeaks.last(state));
+        MemoryPeaks.ended(906, 0);
+        MemoryPeaks.ended(907, 0);
+        long during = peak(facts, 906, Contract.PEAK_JVMHEAPMEMORY);
+        long after = peak(facts, 907, Contract.PEAK_JVMHEAPMEMORY);
+        Check.that("during " + during + ", after " + after, during >= 40 * MIB && after <= during - 20 * MIB);
     }
 
     @Test
