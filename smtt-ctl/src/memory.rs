@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use smtt_model::rows::{CgroupRow, Listing, MemoryPart, MemoryRow};
 use smtt_model::sort::small::{sort_by, sort_by_key};
+use smtt_model::state::part_text;
 use smtt_model::units;
 
 use super::args::Query;
@@ -19,27 +20,23 @@ const CHILDREN: usize = 10;
 /// Bytes below which a part that fluctuates is not shown.
 const SMALL: i64 = 1 << 16;
 
-/// Letter in the bar and text of each part.
-const PARTS: &[(&str, char, &str)] = &[
-    ("heap_storage", 'S', "heap: Spark storage"),
-    ("heap_execution", 'E', "heap: Spark execution"),
-    ("heap_other_objects", 'o', "heap: other objects and garbage"),
-    ("heap_free", '.', "heap: free, but resident"),
-    ("off_heap_storage", 's', "Spark storage off heap"),
-    ("off_heap_execution", 'e', "Spark execution off heap"),
-    ("direct_buffers", 'D', "direct buffers"),
-    ("metaspace", 'M', "metaspace"),
-    ("code_cache", 'C', "code cache"),
-    ("thread_stacks", 'T', "thread stacks"),
-    ("native_not_explained", '?', "native, not explained"),
-    ("heap_and_native", '?', "heap and native, not divided"),
-    ("since_examined", '+', "touched since the examination"),
-    (
-        "mapped_files",
-        'F',
-        "files: libraries, jars, mapped buffers",
-    ),
-    ("shared_memory", 'H', "shared memory"),
+/// Letter of each part in the bar.
+const LETTERS: &[(&str, char)] = &[
+    ("heap_storage", 'S'),
+    ("heap_execution", 'E'),
+    ("heap_other_objects", 'o'),
+    ("heap_free", '.'),
+    ("off_heap_storage", 's'),
+    ("off_heap_execution", 'e'),
+    ("direct_buffers", 'D'),
+    ("metaspace", 'M'),
+    ("code_cache", 'C'),
+    ("thread_stacks", 'T'),
+    ("native_not_explained", '?'),
+    ("heap_and_native", '?'),
+    ("since_examined", '+'),
+    ("mapped_files", 'F'),
+    ("shared_memory", 'H'),
 ];
 
 /// Text of each part of a control group.
@@ -123,10 +120,26 @@ fn text(row: &MemoryRow, peaks: bool, output: Output) -> String {
         text.push_str("  its memory was not read\n");
         return text;
     };
+    division(&mut text, row, resident, width, "ago");
+    if peaks {
+        peaks_text(&mut text, row);
+    }
+    text
+}
+
+/// The parts of `resident` bytes, the children, the control group and the limits of one executor. `after` stands after
+/// an age.
+pub(super) fn division(
+    text: &mut String,
+    row: &MemoryRow,
+    resident: u64,
+    width: usize,
+    after: &str,
+) {
     let _ = write!(text, "  {} resident", units::bytes(resident));
     match row.examined_age_ns {
         Some(age) => {
-            let _ = writeln!(text, ", divided {} ago", units::duration(age));
+            let _ = writeln!(text, ", divided {} {after}", units::duration(age));
         }
         None => text.push_str(", not divided: the marker has not reported the parts\n"),
     }
@@ -141,7 +154,7 @@ fn text(row: &MemoryRow, peaks: bool, output: Output) -> String {
         if part.bytes == 0 || fluctuates && part.bytes.abs() < SMALL {
             continue;
         }
-        let (letter, name) = known(part);
+        let name = part_text(&part.name);
         let note = match part.name.as_str() {
             "heap_storage" | "heap_execution" => ", by Spark",
             "thread_stacks" => "",
@@ -151,22 +164,18 @@ fn text(row: &MemoryRow, peaks: bool, output: Output) -> String {
         let threads = row.threads.filter(|_| part.name == "thread_stacks");
         let threads = threads.map_or_else(String::new, |count| format!(" of {count} threads"));
         lines.push([
-            letter.to_string(),
+            letter(part).to_string(),
             format!("{name}{threads}{note}"),
             signed(part.bytes),
             percent(part.bytes, resident),
         ]);
     }
-    table(&mut text, &lines, width);
-    children(&mut text, row, width);
+    table(text, &lines, width);
+    children(text, row, width);
     if let Some(group) = &row.cgroup {
-        group_text(&mut text, group, width);
+        group_text(text, group, width);
     }
-    limits(&mut text, row);
-    if peaks {
-        peaks_text(&mut text, row);
-    }
-    text
+    limits(text, row);
 }
 
 fn percent(bytes: i64, of: u64) -> String {
@@ -176,11 +185,9 @@ fn percent(bytes: i64, of: u64) -> String {
     units::share(bytes as f64 / of as f64)
 }
 
-fn known(part: &MemoryPart) -> (char, &str) {
-    let found = PARTS.iter().find(|(name, ..)| *name == part.name);
-    found.map_or(('#', part.name.as_str()), |(_, letter, name)| {
-        (*letter, *name)
-    })
+fn letter(part: &MemoryPart) -> char {
+    let found = LETTERS.iter().find(|(name, _)| *name == part.name);
+    found.map_or('#', |(_, letter)| *letter)
 }
 
 /// A bar of `width` letters: each part has as many as its share, the largest rests are rounded up.
@@ -201,7 +208,7 @@ fn bar(parts: &[MemoryPart], width: usize) -> String {
     }
     let letters = parts.iter().zip(lengths);
     letters
-        .flat_map(|(part, length)| std::iter::repeat_n(known(part).0, length))
+        .flat_map(|(part, length)| std::iter::repeat_n(letter(part), length))
         .collect()
 }
 
@@ -345,6 +352,13 @@ mod tests {
             bytes,
             estimated: false,
         }
+    }
+
+    #[test]
+    fn every_part_has_a_letter() {
+        let names = smtt_model::state::PARTS.iter().map(|(name, _)| *name);
+        let letters = LETTERS.iter().map(|(name, _)| *name);
+        assert!(names.eq(letters));
     }
 
     #[test]

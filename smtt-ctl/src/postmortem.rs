@@ -6,6 +6,7 @@ use smtt_model::state::MemorySample;
 use smtt_model::{time, units};
 
 use super::advise::wrapped;
+use super::memory::division;
 use super::{Exit, Failure, Output, say};
 use crate::client::Client;
 use crate::cluster::beside;
@@ -123,6 +124,15 @@ fn page(report: &Report, width: usize) -> String {
         push(&mut text, line, width, 2);
     }
     memory(&mut text, report, width);
+    if let Some(row) = &report.memory
+        && let Some(resident) = row.resident_bytes
+    {
+        text.push_str(&format!(
+            "\nWhere the memory was, {} before the end\n",
+            units::duration(row.age_ns.unwrap_or(0))
+        ));
+        division(&mut text, row, resident, width, "before the end");
+    }
     tasks(&mut text, report);
     text
 }
@@ -241,8 +251,16 @@ fn tasks(text: &mut String, report: &Report) {
         let age = task
             .age_ns
             .map_or_else(String::new, |ns| format!(", for {}", units::duration(ns)));
+        let python = task
+            .python_worker_peak_bytes
+            .map_or_else(String::new, |bytes| {
+                format!(
+                    "; its Python workers had at most {} resident",
+                    units::bytes(bytes)
+                )
+            });
         text.push_str(&format!(
-            "  task {} ({stage}{partition}){age}: held {}, at most {} of execution memory\n",
+            "  task {} ({stage}{partition}){age}: held {}, at most {} of execution memory{python}\n",
             task.task_attempt_id,
             units::bytes(task.execution_bytes),
             units::bytes(task.execution_peak_bytes)
@@ -262,6 +280,9 @@ fn push(text: &mut String, line: &str, width: usize, indent: usize) {
 
 #[cfg(test)]
 mod tests {
+    use smtt_model::rows::{LimitRow, MemoryPart, MemoryRow};
+    use smtt_model::state::RunningTask;
+
     use super::*;
 
     #[test]
@@ -306,5 +327,36 @@ mod tests {
         );
         report.samples.clear();
         assert!(page(&report, 100).contains("no sample"));
+        assert!(!page(&report, 100).contains("Where the memory was"));
+        report.memory = Some(Box::new(MemoryRow {
+            resident_bytes: Some(100 << 20),
+            age_ns: Some(400_000_000),
+            examined_age_ns: Some(3_000_000_000),
+            parts: vec![MemoryPart {
+                name: "direct_buffers".to_owned(),
+                bytes: 60 << 20,
+                estimated: false,
+            }],
+            limits: vec![LimitRow {
+                name: "memory.max".to_owned(),
+                limit_bytes: 7 << 30,
+                ..LimitRow::default()
+            }],
+            ..MemoryRow::default()
+        }));
+        report.last.tasks = vec![RunningTask {
+            python_worker_peak_bytes: Some(910 << 20),
+            ..RunningTask::default()
+        }];
+        let text = page(&report, 100);
+        for part in [
+            "Where the memory was, 400.0 ms before the end",
+            "100.0 MiB resident, divided 3.0 s before the end",
+            "direct buffers",
+            "memory.max",
+            "its Python workers had at most 910.0 MiB resident",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
     }
 }

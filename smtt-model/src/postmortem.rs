@@ -12,7 +12,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rows::ExecutorId;
+use crate::rows::{ExecutorId, MemoryRow};
 use crate::state::{LastMoment, MemorySample};
 
 pub use case::{Case, CgroupLimits, Exhaustion, Outside, signal_name};
@@ -162,7 +162,7 @@ pub struct Row {
 }
 
 /// The page about one death.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Who, when and why.
     #[serde(flatten)]
@@ -197,6 +197,10 @@ pub struct Report {
     /// What it held and ran at its end.
     #[serde(default)]
     pub last: LastMoment,
+    /// Where its memory was at its end, with the limits; the ages are those at its end. Absent where the kernel was not
+    /// asked, and in reports of earlier versions.
+    #[serde(default)]
+    pub memory: Option<Box<MemoryRow>>,
     /// What to change.
     #[serde(default)]
     pub advice: Vec<String>,
@@ -244,8 +248,9 @@ pub fn judge(case: &Case, died_unix_ms: u64) -> Report {
         peak_rss_bytes: case.end().map(|end| end.peak_rss_bytes),
         cgroup: case.outside.cgroup.clone(),
         samples: case.samples.clone(),
-        growth: evidence::growth(&case.samples),
+        growth: evidence::growth(case),
         last: case.last.clone(),
+        memory: case.memory.clone(),
         advice: advice::advice(case, verdict),
     }
 }

@@ -22,6 +22,7 @@ mod helpers;
 pub mod history;
 mod memory;
 mod memory_held;
+pub(crate) mod memory_parts;
 mod memory_peaks;
 mod memory_usage;
 pub mod object_sample;
@@ -61,7 +62,8 @@ use shares::Shares;
 pub use crate::ledger::Outcome;
 pub use accessed::{Accessed, LastAccessed};
 pub use black_box::{
-    BlackBox, ChildEnd, LastMoment, MemorySample, Noted, RunningTask, SAMPLES, SignalNote,
+    BlackBox, ChildEnd, LastBefore, LastMoment, MemorySample, Noted, RunningTask, SAMPLES,
+    SignalNote,
 };
 pub use block::Block;
 pub use block_history::BlockHistory;
@@ -73,6 +75,7 @@ pub use heap::{Heap, Trust};
 pub use helpers::{HelperSum, HelperUsed};
 pub use memory::Memory;
 pub use memory_held::MemoryHeld;
+pub use memory_parts::{PARTS, part_text};
 pub use memory_peaks::{Peak as MetricPeak, Peaks, StageHeld};
 pub use memory_usage::{
     CgroupMemory, Child, ChildKind, ChildMemory, KernelMemory, MemoryTargets, MemoryUsage,

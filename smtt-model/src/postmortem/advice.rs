@@ -66,8 +66,10 @@ fn heap(case: &Case) -> Vec<String> {
         _ => "Raise spark.executor.memory, or make partitions smaller.".into(),
     });
     if case.last.running > 1 {
+        // As many as give each task what the larger heap would give it.
+        let fewer = (case.last.running * 2 / 3).max(1);
         lines.push(format!(
-            "{} tasks ran at once{}: fewer cores per executor (spark.executor.cores) leave more to each.",
+            "{} tasks ran at once{}: {fewer} instead of {} cores (spark.executor.cores) leave as much more to each.",
             case.last.running,
             case.last
                 .tasks
@@ -77,7 +79,8 @@ fn heap(case: &Case) -> Vec<String> {
                     ", task {} held {} of execution memory",
                     task.task_attempt_id,
                     bytes(task.execution_bytes)
-                ))
+                )),
+            case.last.running,
         ));
     }
     lines
@@ -137,13 +140,30 @@ fn cgroup(case: &Case) -> Vec<String> {
     let suggested = rounded(
         (needed.max(overhead.saturating_add(STEP)) / 100).saturating_mul(100 + ROOM_PERCENT),
     );
+    let cores = fewer(case.last.running, children, overhead.saturating_sub(native));
     vec![format!(
-        "The limit of {} leaves {} beside a heap of {}, and {needs}: spark.executor.memoryOverhead={}, or fewer cores per executor.",
+        "The limit of {} leaves {} beside a heap of {}, and {needs}: spark.executor.memoryOverhead={}{cores}.",
         bytes(limit),
         bytes(overhead),
         bytes(heap),
         spark_size(suggested)
     )]
+}
+
+/// How many tasks' Python workers fit into the room that there is, for a sentence; nothing where not one task's do.
+fn fewer(running: u64, children: u64, room: u64) -> String {
+    if running < 2 {
+        return String::new();
+    }
+    if children == 0 {
+        return ", or fewer cores per executor (spark.executor.cores)".into();
+    }
+    // With room for all of them at the last sample, what was needed later did not fit.
+    let fit = (u128::from(room) * u128::from(running) / u128::from(children)) as u64;
+    match fit.min(running - 1) {
+        0 => String::new(),
+        fit => format!(", or {fit} instead of {running} cores (spark.executor.cores)"),
+    }
 }
 
 fn rounded(size: u64) -> u64 {

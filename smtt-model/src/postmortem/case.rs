@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::decode::{Exhausted, OomKilled, ProcessEnd};
-use crate::rows::ExecutorId;
+use crate::rows::{ExecutorId, MemoryRow, memory_row};
 use crate::state::{ChildEnd, LastMoment, MemorySample, Noted, SignalNote, State};
 
 /// Time before the death in which an error of the JVM counts as its cause, in nanoseconds: a heap dump may take that long.
@@ -96,7 +96,7 @@ pub struct Outside {
 }
 
 /// What is known of one death.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Case {
     /// The executor.
     pub who: ExecutorId,
@@ -126,8 +126,12 @@ pub struct Case {
     pub child_ends: Vec<Noted<ChildEnd>>,
     /// Memory over the last two minutes.
     pub samples: Vec<MemorySample>,
+    /// Bytes of the parts of the memory when they were first measured in that time.
+    pub first_parts: Vec<(&'static str, i64)>,
     /// What it held and ran at its end.
     pub last: LastMoment,
+    /// Where its memory was at its end; `None` where the kernel was not asked.
+    pub memory: Option<Box<MemoryRow>>,
     /// What only the machine knows.
     pub outside: Outside,
 }
@@ -151,6 +155,11 @@ impl State {
             Some(child) => child.time_ns,
             None => row.died_ns?,
         };
+        let before = child
+            .as_ref()
+            .and_then(|child| notes.before_child(child.what.pid));
+        let usage = before.map_or(&row.usage, |before| &before.usage);
+        let memory = memory_row(row, usage, died_ns);
         Some(Case {
             who: ExecutorId::new(row),
             application_name: said.map(|said| said.application_name.clone()),
@@ -168,10 +177,13 @@ impl State {
             exhausted: notes.exhausted.clone(),
             child_ends: notes.child_ends.clone(),
             samples: notes.samples().collect(),
-            last: match &notes.last {
-                Some(last) => last.clone(),
-                None => row.last_moment(died_ns),
+            first_parts: notes.divisions.first(),
+            last: match (before, &notes.last) {
+                (Some(before), _) => before.last.clone(),
+                (None, Some(last)) => last.clone(),
+                (None, None) => row.last_moment(died_ns),
             },
+            memory: memory.resident_bytes.map(|_| Box::new(memory)),
             outside: Outside::default(),
         })
     }

@@ -4,7 +4,7 @@ use super::Growth;
 use super::case::{Case, signal_name};
 use crate::decode::ProcessEnd;
 use crate::sort::small::sort_by_key;
-use crate::state::MemorySample;
+use crate::state::{MemorySample, part_text};
 use crate::units::{bytes, duration};
 
 /// Lines of evidence, those of the kernel first.
@@ -152,21 +152,39 @@ const FIGURES: &[(&str, Figure)] = &[
     ("cgroup", |sample| sample.cgroup_bytes),
 ];
 
+/// Parts of the memory that are figures of the samples too.
+const SAMPLED_PARTS: &[&str] = &["mapped_files", "shared_memory"];
+
 /// Smallest growth that is named, in bytes.
 const GROWTH_MIN: u64 = 1 << 20;
 
-/// What grew from the first to the last sample, the largest growth first.
-pub(super) fn growth(samples: &[MemorySample]) -> Vec<Growth> {
-    let mut all: Vec<Growth> = FIGURES
-        .iter()
-        .filter_map(|(what, figure)| {
-            let from_bytes = samples.iter().find_map(figure)?;
-            let to_bytes = samples.iter().rev().find_map(figure)?;
-            (to_bytes >= from_bytes.saturating_add(GROWTH_MIN)).then(|| Growth {
-                what: (*what).into(),
-                from_bytes,
-                to_bytes,
-            })
+/// What grew from the first to the last sample, the largest growth first: a sum comes before a part of it that grew as
+/// much.
+pub(super) fn growth(case: &Case) -> Vec<Growth> {
+    let samples = case.samples.iter();
+    let of_samples = FIGURES.iter().filter_map(|(what, figure)| {
+        let from_bytes = samples.clone().find_map(figure)?;
+        let to_bytes = samples.clone().rev().find_map(figure)?;
+        Some((*what, from_bytes, to_bytes))
+    });
+    let parts = case.memory.iter().flat_map(|memory| &memory.parts);
+    let of_parts = parts.filter_map(|part| {
+        let (_, from) = case
+            .first_parts
+            .iter()
+            .find(|(name, _)| *name == part.name)?;
+        let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+        // The samples have it from each second.
+        let is_sampled = SAMPLED_PARTS.contains(&part.name.as_str());
+        (!is_sampled).then(|| (part_text(&part.name), bytes(*from), bytes(part.bytes)))
+    });
+    let mut all: Vec<Growth> = of_samples
+        .chain(of_parts)
+        .filter(|(_, from, to)| *to >= from.saturating_add(GROWTH_MIN))
+        .map(|(what, from_bytes, to_bytes)| Growth {
+            what: what.into(),
+            from_bytes,
+            to_bytes,
         })
         .collect();
     sort_by_key(&mut all, |growth| {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::decode::{Exhausted, OomKilled, ProcessEnd, SignalSent};
+use crate::rows::{MemoryPart, MemoryRow};
 use crate::state::{ChildEnd, Noted, SignalNote};
 
 const S: u64 = 1_000_000_000;
@@ -301,6 +302,63 @@ fn a_python_worker_dies_while_the_jvm_lives() {
     assert!(judge(&case, 0).row.sentence.contains("crashed (SIGKILL)"));
 }
 
+/// Four tasks with a Python worker each, and room for three of them.
+#[test]
+fn the_advice_says_how_many_cores_fit() {
+    let mut case = ended(9);
+    case.oom.push(at(
+        999 * S,
+        OomKilled {
+            victim_pid: JVM,
+            is_executor: true,
+        },
+    ));
+    case.outside.cgroup = Some(CgroupLimits {
+        limit_bytes: Some(1800 << 20),
+        limit_hits: Some((3, 4)),
+        ..CgroupLimits::default()
+    });
+    case.last.running = 4;
+    case.samples = vec![MemorySample {
+        resident_bytes: Some(1 << 30),
+        children_bytes: Some(910 << 20),
+        ..MemorySample::default()
+    }];
+    let advice = |case: &Case| judge(case, 0).advice.concat();
+    let text = advice(&case);
+    assert!(
+        text.contains("leaves 776.0 MiB")
+            && text.contains("needed 910.0 MiB")
+            && text.contains("spark.executor.memoryOverhead=1280m")
+            && text.contains("or 3 instead of 4 cores (spark.executor.cores)."),
+        "{text}"
+    );
+    // All of them fitted at the last sample.
+    case.samples[0].children_bytes = Some(700 << 20);
+    assert!(
+        advice(&case).contains("or 3 instead of 4 cores"),
+        "{}",
+        advice(&case)
+    );
+    // Not one task's workers fit.
+    case.samples[0].children_bytes = Some(8 << 30);
+    assert!(!advice(&case).contains("cores"), "{}", advice(&case));
+    case.last.running = 1;
+    assert!(!advice(&case).contains("cores"));
+    let mut full = ended(52 << 8);
+    full.exhausted.push(out_of(
+        "java.lang.OutOfMemoryError: Java heap space",
+        true,
+        S,
+    ));
+    full.last.running = 4;
+    let text = advice(&full);
+    assert!(
+        text.contains("4 tasks ran at once: 2 instead of 4 cores"),
+        "{text}"
+    );
+}
+
 #[test]
 fn a_report_survives_json_and_a_verdict_of_a_later_version() {
     let report = judge(&ended(9), 1_700_000_000_000);
@@ -316,6 +374,22 @@ fn a_report_survives_json_and_a_verdict_of_a_later_version() {
 }
 
 #[test]
+fn a_report_of_an_earlier_version_is_readable() {
+    let text = r#"{"id":"5-100","died_unix_ms":5,"application_id":"app-1","application_attempt_id":null,
+        "executor_id":"1","pid":100,"uid":1000,"verdict":"exited","sentence":"It ended.",
+        "samples":[{"time_ns":1,"resident_bytes":4096,"anonymous_bytes":null,"file_bytes":null,"shared_bytes":null,
+            "swapped_bytes":null,"heap_used_bytes":null,"heap_committed_bytes":null,"storage_bytes":0,
+            "execution_bytes":0,"children_bytes":0,"cgroup_bytes":null,"threads":3}],
+        "last":{"tasks":[{"task_attempt_id":7,"stage_id":1,"stage_attempt":0,"partition":2,"age_ns":9,
+            "execution_bytes":5,"execution_peak_bytes":6}],"running":1,"storage_bytes":0,"storage_off_heap_bytes":0,
+            "execution_bytes":5,"execution_off_heap_bytes":0,"python_workers":0,"children":0}}"#;
+    let read: Report = serde_json::from_str(text).expect("read");
+    assert_eq!(read.memory, None);
+    assert_eq!(read.last.tasks[0].python_worker_peak_bytes, None);
+    assert_eq!(read.samples[0].threads, Some(3));
+}
+
+#[test]
 fn what_grew_most_comes_first() {
     let sample = |anonymous, children| MemorySample {
         anonymous_bytes: Some(anonymous),
@@ -327,13 +401,38 @@ fn what_grew_most_comes_first() {
         sample(11 << 20, Some(1 << 20)),
         sample(14 << 20, Some(100 << 20)),
     ];
-    let grown = evidence::growth(&samples);
+    let part = |name: &str, bytes| MemoryPart {
+        name: name.into(),
+        bytes,
+        estimated: false,
+    };
+    let case = Case {
+        samples: samples.into(),
+        first_parts: vec![
+            ("direct_buffers", 5 << 20),
+            ("mapped_files", 0),
+            ("native_not_explained", -(1 << 20)),
+        ],
+        memory: Some(Box::new(MemoryRow {
+            parts: vec![
+                part("direct_buffers", 7 << 20),
+                part("mapped_files", 50 << 20),
+                part("native_not_explained", 3 << 20),
+                part("metaspace", 50 << 20),
+            ],
+            ..MemoryRow::default()
+        })),
+        ..Case::default()
+    };
+    let grown = evidence::growth(&case);
     let names: Vec<&str> = grown.iter().map(|growth| growth.what.as_str()).collect();
     assert_eq!(
         names,
         [
             "children, such as Python workers",
-            "anonymous memory of the JVM"
+            "anonymous memory of the JVM",
+            "native, not explained",
+            "direct buffers",
         ]
     );
 }

@@ -7,6 +7,7 @@ use smtt_common::event::memory::{MemoryFigure, PeakMetric};
 
 use super::{ExecutorId, ExecutorState, Filter, Listing};
 use crate::sort::small::Gather as _;
+use crate::state::memory_parts::{Part, Parts, divided};
 use crate::state::{ChildKind, Executor, KernelMemory, MemoryUsage, Peaks, State};
 
 /// Memory of one executor.
@@ -133,86 +134,20 @@ fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// The rest of a sum: what its parts leave.
-fn rest(sum: u64, parts: &[MemoryPart]) -> i64 {
-    parts
-        .iter()
-        .fold(signed(sum), |rest, part| rest.saturating_sub(part.bytes))
-}
-
-/// Collects the parts of a sum.
-#[derive(Default)]
-struct Parts(Vec<MemoryPart>);
-
 impl Parts {
-    fn add(&mut self, name: &str, bytes: i64) {
-        self.0.push(MemoryPart {
-            name: name.to_owned(),
-            bytes,
-            estimated: false,
-        });
-    }
-
-    fn known(&mut self, name: &str, bytes: Option<u64>) {
-        if let Some(bytes) = bytes {
-            self.add(name, signed(bytes));
-        }
+    fn rows(self) -> Vec<MemoryPart> {
+        self.0.into_iter().map(Into::into).collect()
     }
 }
 
-/// Parts of the JVM's anonymous memory at the examination; `None` before the first one.
-fn anonymous(usage: &MemoryUsage) -> Option<(u64, Vec<MemoryPart>)> {
-    use MemoryFigure as F;
-    let of = |figure| usage.examined(figure);
-    let sum = of(F::ANONYMOUS)?;
-    let mut parts = Parts::default();
-    if let (Some(resident), Some(used)) = (of(F::HEAP_RESIDENT), of(F::HEAP_USED)) {
-        let used = used.min(resident);
-        // Spark estimates the size of objects: no estimate exceeds what there is.
-        let storage = of(F::STORAGE_ON_HEAP).map(|storage| storage.min(used));
-        let left = used - storage.unwrap_or(0);
-        let execution = of(F::EXECUTION_ON_HEAP).map(|execution| execution.min(left));
-        for (name, bytes) in [("heap_storage", storage), ("heap_execution", execution)] {
-            parts.known(name, bytes);
-            if let Some(part) = parts.0.last_mut().filter(|_| bytes.is_some()) {
-                part.estimated = true;
-            }
+impl From<Part> for MemoryPart {
+    fn from(part: Part) -> Self {
+        Self {
+            name: part.name.to_owned(),
+            bytes: part.bytes,
+            estimated: part.estimated,
         }
-        let others = left - execution.unwrap_or(0);
-        parts.add("heap_other_objects", signed(others));
-        parts.add("heap_free", signed(resident - used));
     }
-    parts.known("off_heap_storage", of(F::STORAGE_OFF_HEAP_RESIDENT));
-    parts.known("off_heap_execution", of(F::EXECUTION_OFF_HEAP_RESIDENT));
-    parts.known("direct_buffers", of(F::DIRECT));
-    parts.known("metaspace", of(F::METASPACE));
-    parts.known("code_cache", of(F::CODE_RESIDENT).or(of(F::CODE_COMMITTED)));
-    parts.known("thread_stacks", of(F::STACKS_RESIDENT));
-    let name = if of(F::HEAP_RESIDENT).is_some() {
-        "native_not_explained"
-    } else {
-        "heap_and_native"
-    };
-    let rest = rest(sum, &parts.0);
-    parts.add(name, rest);
-    Some((sum, parts.0))
-}
-
-/// Parts of the JVM's resident memory.
-fn parts(usage: &MemoryUsage, kernel: &KernelMemory) -> Vec<MemoryPart> {
-    let process = &kernel.process;
-    let mut parts = Parts::default();
-    match anonymous(usage) {
-        Some((then, known)) => {
-            parts.0 = known;
-            let since = signed(process.anonymous_bytes).saturating_sub(signed(then));
-            parts.add("since_examined", since);
-        }
-        None => parts.add("heap_and_native", signed(process.anonymous_bytes)),
-    }
-    parts.add("mapped_files", signed(process.file_bytes));
-    parts.add("shared_memory", signed(process.shared_bytes));
-    parts.0
 }
 
 fn cgroup(kernel: &KernelMemory) -> Option<CgroupRow> {
@@ -238,7 +173,7 @@ fn cgroup(kernel: &KernelMemory) -> Option<CgroupRow> {
         }
     }
     // Pages that processes share after a fork count in each process and once in the group.
-    let others = rest(group.anonymous_bytes, &parts.0);
+    let others = parts.rest(group.anonymous_bytes);
     let name = if others < 0 {
         "counted_in_several_processes"
     } else {
@@ -251,7 +186,7 @@ fn cgroup(kernel: &KernelMemory) -> Option<CgroupRow> {
     );
     parts.add("shared_memory", signed(group.shared_bytes));
     parts.known("kernel", group.kernel_bytes);
-    let rest = rest(group.current_bytes, &parts.0);
+    let rest = parts.rest(group.current_bytes);
     parts.add("not_explained", rest);
     Some(CgroupRow {
         path: group.path.clone(),
@@ -259,7 +194,7 @@ fn cgroup(kernel: &KernelMemory) -> Option<CgroupRow> {
         current_bytes: group.current_bytes,
         peak_bytes: group.peak_bytes,
         limit_bytes: group.limit_bytes,
-        parts: parts.0,
+        parts: parts.rows(),
     })
 }
 
@@ -362,43 +297,46 @@ impl State {
     #[must_use]
     pub fn list_memory(&self, filter: &Filter) -> Listing<MemoryRow> {
         self.listing(filter, |_, executor, rows| {
-            rows.push(self.memory_row(executor))
+            rows.push(memory_row(executor, &executor.usage, self.now_ns()))
         })
     }
+}
 
-    fn memory_row(&self, executor: &Executor) -> MemoryRow {
-        let usage = &executor.usage;
-        let kernel = usage.kernel.as_deref();
-        let age = |time_ns: u64| self.now_ns().saturating_sub(time_ns);
-        MemoryRow {
-            who: ExecutorId::new(executor),
-            state: if executor.died_ns.is_some() {
-                ExecutorState::Dead
-            } else {
-                ExecutorState::Alive
-            },
-            resident_bytes: kernel.map(|kernel| kernel.process.resident_bytes),
-            age_ns: kernel.map(|_| age(usage.kernel_ns)),
-            examined_age_ns: usage.examined_ns.map(age),
-            examination_ns: usage.latest(MemoryFigure::EXAMINATION_NS),
-            parts: kernel.map_or_else(Vec::new, |kernel| parts(usage, kernel)),
-            heap_committed_bytes: usage.latest(MemoryFigure::HEAP_COMMITTED),
-            threads: usage.latest(MemoryFigure::THREADS),
-            children: kernel.map_or_else(Vec::new, |kernel| {
-                let row = |child: &crate::state::ChildMemory| ChildRow {
-                    pid: child.pid,
-                    name: child.name.clone(),
-                    kind: child.kind,
-                    resident_bytes: child.memory.resident_bytes,
-                    resident_peak_bytes: child.memory.resident_peak_bytes,
-                    anonymous_bytes: child.memory.anonymous_bytes,
-                };
-                kernel.children.iter().map(row).collect()
-            }),
-            children_unread: kernel.map_or(0, |kernel| kernel.children_unread),
-            cgroup: kernel.and_then(cgroup),
-            limits: limits(usage),
-            peaks: peaks(&executor.peaks, self.now_ns()),
-        }
+/// Memory of an executor at a time, by what was known of its processes then.
+#[must_use]
+pub(crate) fn memory_row(executor: &Executor, usage: &MemoryUsage, now_ns: u64) -> MemoryRow {
+    let kernel = usage.kernel.as_deref();
+    let age = |time_ns: u64| now_ns.saturating_sub(time_ns);
+    MemoryRow {
+        who: ExecutorId::new(executor),
+        state: if executor.died_ns.is_some() {
+            ExecutorState::Dead
+        } else {
+            ExecutorState::Alive
+        },
+        resident_bytes: kernel.map(|kernel| kernel.process.resident_bytes),
+        age_ns: kernel.map(|_| age(usage.kernel_ns)),
+        examined_age_ns: usage.examined_ns.map(age),
+        examination_ns: usage.latest(MemoryFigure::EXAMINATION_NS),
+        parts: kernel.map_or_else(Vec::new, |kernel| {
+            divided(usage, kernel).into_iter().map(Into::into).collect()
+        }),
+        heap_committed_bytes: usage.latest(MemoryFigure::HEAP_COMMITTED),
+        threads: usage.latest(MemoryFigure::THREADS),
+        children: kernel.map_or_else(Vec::new, |kernel| {
+            let row = |child: &crate::state::ChildMemory| ChildRow {
+                pid: child.pid,
+                name: child.name.clone(),
+                kind: child.kind,
+                resident_bytes: child.memory.resident_bytes,
+                resident_peak_bytes: child.memory.resident_peak_bytes,
+                anonymous_bytes: child.memory.anonymous_bytes,
+            };
+            kernel.children.iter().map(row).collect()
+        }),
+        children_unread: kernel.map_or(0, |kernel| kernel.children_unread),
+        cgroup: kernel.and_then(cgroup),
+        limits: limits(usage),
+        peaks: peaks(&executor.peaks, now_ns),
     }
 }

@@ -4,8 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use smtt_common::event::memory::MemoryFigure;
 
 use super::bytes::{Caps, tree_bytes, tree_entry_bytes, vec_bytes};
+use super::memory_parts::Divisions;
+use super::memory_usage::MemoryUsage;
 use super::task::TaskState;
 use super::{Executor, MemoryHeld};
 use crate::attribute::StageKey;
@@ -184,6 +187,9 @@ pub struct RunningTask {
     pub execution_bytes: u64,
     /// Most execution memory that it held.
     pub execution_peak_bytes: u64,
+    /// The most that its Python workers had resident together; absent where it had none.
+    #[serde(default)]
+    pub python_worker_peak_bytes: Option<u64>,
 }
 
 /// What the executor held and ran when it ended.
@@ -207,10 +213,29 @@ pub struct LastMoment {
     pub children: u64,
 }
 
+/// What was known when a child of a living executor ended by a signal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LastBefore {
+    /// Process id of the child.
+    pid: u32,
+    /// What the executor held and ran.
+    pub last: LastMoment,
+    /// Where its memory was.
+    pub usage: MemoryUsage,
+}
+
+impl LastBefore {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + vec_bytes(&self.last.tasks) + self.usage.heap_bytes()
+    }
+}
+
 /// See the module. One writer samples the memory; the rest comes from the executor's facts.
 #[derive(Clone, Debug, Default)]
 pub struct BlackBox {
     samples: VecDeque<Kept>,
+    /// Parts of the memory over the same time.
+    pub divisions: Divisions,
     /// Signals to the JVM.
     pub signals: Vec<Noted<SignalNote>>,
     /// Signals to children.
@@ -229,6 +254,8 @@ pub struct BlackBox {
     pub(super) replaced: bool,
     /// What it held and ran at its end.
     pub last: Option<LastMoment>,
+    /// What was known at the end of the last child that a signal ended.
+    before_child: Option<Box<LastBefore>>,
     /// The task of each thread, by its id in the initial pid namespace.
     threads: BTreeMap<u32, u64>,
     /// Whether the executor's death is reported.
@@ -241,6 +268,11 @@ impl BlackBox {
     /// Bytes outside of the struct itself.
     pub(super) fn bytes(&self) -> usize {
         self.samples.capacity() * size_of::<Kept>()
+            + self.divisions.bytes()
+            + self
+                .before_child
+                .as_ref()
+                .map_or(0, |before| before.bytes())
             + vec_bytes(&self.signals)
             + vec_bytes(&self.child_signals)
             + vec_bytes(&self.oom)
@@ -278,6 +310,14 @@ impl BlackBox {
         self.samples.push_back(sample.into());
     }
 
+    /// What was known when this child ended; `None` where another one has ended since.
+    #[must_use]
+    pub fn before_child(&self, pid: u32) -> Option<&LastBefore> {
+        self.before_child
+            .as_deref()
+            .filter(|before| before.pid == pid)
+    }
+
     /// The task of a thread.
     fn task_of(&self, tid: u32) -> Option<u64> {
         self.threads.get(&tid).copied()
@@ -313,8 +353,12 @@ impl Executor {
         let sample = MemorySample {
             storage_bytes: Some(held.storage_bytes),
             execution_bytes: Some(held.execution_bytes),
+            heap_used_bytes: self.usage.latest(MemoryFigure::HEAP_USED),
+            heap_committed_bytes: self.usage.latest(MemoryFigure::HEAP_COMMITTED),
             ..*sample
         };
+        let divisions = &mut self.black_box.divisions;
+        divisions.keep(&self.usage, sample.time_ns, caps);
         self.black_box.sample(&sample, caps);
     }
 
@@ -398,8 +442,12 @@ impl Executor {
                     end: (**end).clone(),
                 };
                 let text = child.end.name.capacity();
+                let pid = child.pid;
                 let note = noted(time_ns, None, child);
                 keep(&mut notes.child_ends, note, text, NOTES, caps);
+                if notes.children_told.len() < CHILD_DEATHS {
+                    self.see_before_child(pid, time_ns, caps);
+                }
             }
             _ => {}
         }
@@ -409,6 +457,19 @@ impl Executor {
     pub(super) fn see_last_moment(&mut self, now_ns: u64) {
         self.black_box.last = Some(self.last_moment(now_ns));
         self.black_box.threads.clear();
+    }
+
+    /// Keeps what the executor holds and runs when a child ends: soon its task has ended too.
+    fn see_before_child(&mut self, pid: u32, now_ns: u64, caps: &Caps) {
+        let before = LastBefore {
+            pid,
+            last: self.last_moment(now_ns),
+            usage: self.usage.clone(),
+        };
+        let freed = self.black_box.before_child.take();
+        let freed = freed.map_or(0, |before| before.bytes());
+        let more = before.bytes().saturating_sub(freed);
+        self.black_box.before_child = caps.admit(more).then(|| Box::new(before));
     }
 
     /// What the executor holds and runs.
@@ -425,6 +486,7 @@ impl Executor {
                 age_ns: task.start_ns.map(|start| now_ns.saturating_sub(start)),
                 execution_bytes: task.live_bytes,
                 execution_peak_bytes: task.seen_peak_bytes,
+                python_worker_peak_bytes: task.python_peak_bytes,
             })
             .collect();
         let running = tasks.len() as u64;

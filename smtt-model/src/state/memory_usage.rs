@@ -94,7 +94,7 @@ pub struct KernelMemory {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MemoryUsage {
     latest: [u64; MEMORY_FIGURES],
     examined: [u64; MEMORY_FIGURES],
