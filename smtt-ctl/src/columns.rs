@@ -30,6 +30,7 @@ const MAJOR: Column = column("page_faults_major", "MAJOR", Form::Count, 5);
 const STORAGE: Column = column("storage_memory_bytes", "STORAGE", Form::Bytes, 1);
 const EXECUTION: Column = column("execution_memory_bytes", "EXECUTION", Form::Bytes, 3);
 const PEAK: Column = column("execution_memory_peak_bytes", "PEAK", Form::Bytes, 3);
+const PYTHON: Column = column("python_worker_peak_bytes", "PYTHON", Form::Bytes, 5);
 const RDD: Column = column("rdd_id", "RDD", Form::Word, 0);
 const STAGE: Column = column("stage_id", "STAGE", Form::Word, 0);
 const ATTEMPT: Column = column("stage_attempt", "ATT", Form::Word, 7);
@@ -148,7 +149,7 @@ pub const STAGES: ListingKind = ListingKind {
     path: "/v1/stages",
     what: "stages",
     shows_faults: true,
-    columns: &with_page_walks::<27, 2, 43>(
+    columns: &with_page_walks::<29, 3, 46>(
         [
             APPLICATION,
             USER,
@@ -163,12 +164,14 @@ pub const STAGES: ListingKind = ListingKind {
             column("tasks_lost", "LOST", Form::Count, 9),
             column("task_time_ns", "TASK TIME", Form::Duration, 3),
             CPU,
+            SPARK_CPU,
             CPU_WAIT,
             DISK_WAIT,
             ALLOCATED,
             TOUCHED_HEAP,
             TOUCHED_NATIVE,
             COLLECTION,
+            SPARK_COLLECTION,
             SWITCHES,
             DISK_READ,
             DISK_WRITTEN,
@@ -181,6 +184,7 @@ pub const STAGES: ListingKind = ListingKind {
         [
             column("execution_memory_bytes", "EXECUTION", Form::Bytes, 6),
             PEAK,
+            PYTHON,
         ],
     ),
 };
@@ -202,12 +206,14 @@ macro_rules! work_columns {
             column("tasks_lost", "LOST", Form::Count, 9),
             column("task_time_ns", "TASK TIME", Form::Duration, 1),
             CPU,
+            SPARK_CPU,
             CPU_WAIT,
             DISK_WAIT,
             ALLOCATED,
             TOUCHED_HEAP,
             TOUCHED_NATIVE,
             COLLECTION,
+            SPARK_COLLECTION,
             SWITCHES,
             DISK_READ,
             DISK_WRITTEN,
@@ -217,6 +223,9 @@ macro_rules! work_columns {
             WRITE,
             MAJOR,
             PEAK,
+            column("jvm_resident_max_bytes", "MAX RSS", Form::Bytes, 6),
+            column("jvm_virtual_max_bytes", "MAX VIRT", Form::Bytes, 8),
+            PYTHON,
             column("input_bytes", "IN", Form::Bytes, 5),
             column("input_records", "IN RECS", Form::Count, 7),
             column("output_bytes", "OUT", Form::Bytes, 5),
@@ -289,7 +298,7 @@ pub const TASKS: ListingKind = ListingKind {
                 Form::Bytes,
                 4,
             ),
-            column("python_worker_peak_bytes", "PYTHON", Form::Bytes, 5),
+            PYTHON,
             column("consumers", "HELD BY", Form::Holders, 5),
             column("reason", "REASON", Form::Text, 8),
         ],
@@ -435,6 +444,7 @@ mod tests {
             (
                 &STAGES,
                 serde_json::to_value(StageRow {
+                    python_worker_peak_bytes: Some(0),
                     used,
                     ..StageRow::default()
                 }),
@@ -453,6 +463,9 @@ mod tests {
                 &JOBS,
                 serde_json::to_value(JobRow {
                     job_id: Some(0),
+                    jvm_resident_max_bytes: Some(0),
+                    jvm_virtual_max_bytes: Some(0),
+                    python_worker_peak_bytes: Some(0),
                     used,
                     ..JobRow::default()
                 }),
@@ -461,6 +474,9 @@ mod tests {
                 &QUERIES,
                 serde_json::to_value(JobRow {
                     sql_execution_id: Some(0),
+                    jvm_resident_max_bytes: Some(0),
+                    jvm_virtual_max_bytes: Some(0),
+                    python_worker_peak_bytes: Some(0),
                     used,
                     ..JobRow::default()
                 }),

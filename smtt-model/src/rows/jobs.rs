@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use smtt_common::counter::FaultCounters;
+use smtt_common::event::memory::PeakMetric;
 
 use super::{ApplicationKey, Filter, HelperSumRow, Listing, OVERFLOW, UsedRow};
 use crate::attribute::StageKey;
@@ -69,6 +70,17 @@ pub struct JobRow {
     pub faults: FaultFigures,
     /// Largest peak of execution memory of a single task, in bytes.
     pub execution_memory_peak_bytes: u64,
+    /// The most that the JVM of one executor had resident while a stage of the row ran, in bytes: the largest
+    /// `ProcessTreeJVMRSSMemory` of its stages, no sum. Absent where no reading of the process fell into a stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jvm_resident_max_bytes: Option<u64>,
+    /// The largest virtual memory of the JVM of one executor while a stage of the row ran, in bytes: the largest
+    /// `ProcessTreeJVMVMemory` of its stages, no sum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jvm_virtual_max_bytes: Option<u64>,
+    /// The most that the Python workers of one task had resident together, in bytes; absent where none was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python_worker_peak_bytes: Option<u64>,
     /// Sums of what the ended tasks used.
     #[serde(flatten)]
     pub used: UsedRow,
@@ -110,6 +122,9 @@ struct Sum {
     task_time_ns: u64,
     faults: FaultCounters,
     peak_bytes: u64,
+    resident_max_bytes: Option<u64>,
+    virtual_max_bytes: Option<u64>,
+    python_peak_bytes: Option<u64>,
     used: Used,
     used_tasks: u64,
     used_partial_tasks: u64,
@@ -132,6 +147,17 @@ impl Sum {
         self.task_time_ns = self.task_time_ns.saturating_add(stage.task_time_ns);
         faults::add(&mut self.faults, &stage.faults);
         self.peak_bytes = self.peak_bytes.max(stage.peak_bytes).max(peak_bytes);
+        let of = |metric| {
+            let peaks = stage.peaks.as_ref()?;
+            // Spark reports zero where it does not measure processes.
+            peaks
+                .of(metric)
+                .map(|peak| peak.value)
+                .filter(|value| *value > 0)
+        };
+        self.resident_max_bytes = self.resident_max_bytes.max(of(PeakMetric::JVM_RESIDENT));
+        self.virtual_max_bytes = self.virtual_max_bytes.max(of(PeakMetric::JVM_VIRTUAL));
+        self.python_peak_bytes = self.python_peak_bytes.max(stage.python_peak_bytes);
         self.used.add(&stage.used);
         self.used_tasks = self.used_tasks.saturating_add(stage.used_tasks);
         self.used_partial_tasks = self
@@ -193,6 +219,9 @@ impl Sum {
             task_time_ns: self.task_time_ns,
             faults: FaultFigures::new(&self.faults, on),
             execution_memory_peak_bytes: self.peak_bytes,
+            jvm_resident_max_bytes: self.resident_max_bytes,
+            jvm_virtual_max_bytes: self.virtual_max_bytes,
+            python_worker_peak_bytes: self.python_peak_bytes,
             used: UsedRow::new(&self.used),
             used_tasks: self.used_tasks,
             used_partial_tasks: self.used_partial_tasks,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use smtt_common::event::memory::PeakMetric;
 
 use super::{ApplicationKey, ExecutorId, Filter, UsedRow};
 use crate::attribute::StageKey;
@@ -173,9 +174,20 @@ fn of_executor(
         ("task_time_ns", Some(stage.task_time_ns)),
         ("execution_memory_peak_bytes", Some(stage.peak_bytes)),
         ("page_faults", faults),
+        ("python_worker_peak_bytes", stage.python_peak_bytes),
     ];
+    // Under Spark's names; Spark reports zero where it does not measure processes.
+    let peaks = stage.peaks.as_deref().into_iter().flat_map(|peaks| {
+        let of = |metric: &PeakMetric| {
+            let value = peaks.of(*metric)?.value;
+            let is_measured = value > 0 || !metric.name()?.starts_with("ProcessTree");
+            Some((metric.name()?, Some(value).filter(|_| is_measured)))
+        };
+        PeakMetric::ALL.iter().filter_map(of)
+    });
     others
         .into_iter()
+        .chain(peaks)
         .chain(UsedRow::new(&stage.used).figures())
 }
 
@@ -189,6 +201,7 @@ fn of_task(task: &Task, faults_counted: bool) -> impl Iterator<Item = (&'static 
             Some(task.execution_peak_bytes()),
         ),
         ("page_faults", faults),
+        ("python_worker_peak_bytes", task.python_peak_bytes),
     ];
     let used = UsedRow::new(&task.used.figures).figures();
     // A task whose begin was not seen has figures that are too small.

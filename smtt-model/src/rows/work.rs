@@ -59,6 +59,9 @@ pub struct StageRow {
     /// Peaks of the executor while tasks of the stage ran, by Spark's names of the metrics.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub executor_peaks: BTreeMap<String, PeakRow>,
+    /// The most that the Python workers of one of the stage's tasks had resident together; absent where none was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python_worker_peak_bytes: Option<u64>,
     /// Sums of what the stage's ended tasks used on this executor.
     #[serde(flatten)]
     pub used: UsedRow,
@@ -241,6 +244,7 @@ impl State {
                         .peaks
                         .as_ref()
                         .map_or_else(BTreeMap::new, |of| peaks(of, self.now_ns())),
+                    python_worker_peak_bytes: stage.python_peak_bytes,
                     used: UsedRow::new(&stage.used),
                     used_tasks: stage.used_tasks,
                     used_partial_tasks: stage.used_partial_tasks,

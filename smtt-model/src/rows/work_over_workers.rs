@@ -49,6 +49,17 @@ pub struct WorkOverWorkersRow {
     pub faults: FaultFigures,
     /// Largest peak of execution memory of a single task, in bytes.
     pub execution_memory_peak_bytes: u64,
+    /// The most that the JVM of one executor had resident while a stage of the row ran, in bytes: the largest
+    /// `ProcessTreeJVMRSSMemory` of its stages, no sum. Absent where no reading of the process fell into a stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jvm_resident_max_bytes: Option<u64>,
+    /// The largest virtual memory of the JVM of one executor while a stage of the row ran, in bytes: the largest
+    /// `ProcessTreeJVMVMemory` of its stages, no sum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jvm_virtual_max_bytes: Option<u64>,
+    /// The most that the Python workers of one task had resident together, in bytes; absent where none was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python_worker_peak_bytes: Option<u64>,
     /// Sums of what the ended tasks used.
     #[serde(flatten)]
     pub used: UsedRow,
@@ -141,6 +152,16 @@ impl<'a> Sum<'a> {
         }
         let peak = &mut row.execution_memory_peak_bytes;
         *peak = (*peak).max(more.execution_memory_peak_bytes);
+        for (most, figure) in [
+            (&mut row.jvm_resident_max_bytes, more.jvm_resident_max_bytes),
+            (&mut row.jvm_virtual_max_bytes, more.jvm_virtual_max_bytes),
+            (
+                &mut row.python_worker_peak_bytes,
+                more.python_worker_peak_bytes,
+            ),
+        ] {
+            *most = (*most).max(figure);
+        }
         row.faults.add(&more.faults);
         row.used.add(&more.used);
         if let Some(more) = &more.helpers {
@@ -234,6 +255,9 @@ mod tests {
                 ..FaultFigures::default()
             },
             execution_memory_peak_bytes: number(),
+            jvm_resident_max_bytes: Some(number()),
+            jvm_virtual_max_bytes: Some(number()),
+            python_worker_peak_bytes: (seed != 1).then(&mut number),
             used: UsedRow {
                 cpu_ns: Some(number()),
                 heap_allocated_bytes: (seed != 2).then(&mut number),
@@ -268,14 +292,17 @@ mod tests {
             let own = |part: &Value| part[field].as_u64().unwrap_or(0);
             let expected = match field.as_str() {
                 "uid" | "job_id" | "workers" | "jobs" | "stages" => continue,
-                "execution_memory_peak_bytes" => parts.iter().map(own).max(),
+                "execution_memory_peak_bytes"
+                | "jvm_resident_max_bytes"
+                | "jvm_virtual_max_bytes"
+                | "python_worker_peak_bytes" => parts.iter().map(own).max(),
                 _ if value.is_u64() => Some(parts.iter().map(own).sum()),
                 _ => continue,
             };
             assert_eq!(value.as_u64(), expected, "{field}");
             checked += 1;
         }
-        assert_eq!(checked, 18, "{sum}");
+        assert_eq!(checked, 21, "{sum}");
         let helpers = rows[0].helpers.expect("one worker has helpers");
         assert_eq!((helpers.threads, helpers.used.cpu_ns), (2, Some(2000)));
         assert_eq!(

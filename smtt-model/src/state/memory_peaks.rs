@@ -169,6 +169,40 @@ impl Tasks {
     }
 }
 
+impl Tasks {
+    /// Takes what a reading of the executor's processes says for the stages that run: `since` for those that ran at the
+    /// reading at `before_ns` too, `now` for the others.
+    pub(super) fn processes_seen(
+        &mut self,
+        now: &[(PeakMetric, u64)],
+        since: &[(PeakMetric, u64)],
+        before_ns: u64,
+        now_ns: u64,
+        caps: &Caps,
+    ) {
+        let running: Vec<StageKey> = self
+            .stages
+            .iter()
+            .filter(|(_, stage)| stage.count(TaskState::Running) > 0)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in running {
+            let Some(mut stage) = self.stages.get_mut(&key) else {
+                continue;
+            };
+            if stage.peaks.is_none() && !caps.admit(size_of::<Peaks>()) {
+                continue;
+            }
+            let ran_before = stage.read_ns == before_ns && before_ns > 0;
+            stage.read_ns = now_ns;
+            let peaks = stage.peaks.get_or_insert_default();
+            for (metric, value) in if ran_before { since } else { now } {
+                peaks.see(*metric, *value, now_ns);
+            }
+        }
+    }
+}
+
 impl Executor {
     /// The marker reported peaks.
     pub(super) fn peaks_reported(

@@ -231,14 +231,8 @@ impl State {
                 .children
                 .len()
                 .saturating_sub(kernel.children.len()) as u64;
-            let peaks = &mut executor.peaks;
             let process = &kernel.process;
-            peaks.see(
-                PeakMetric::JVM_RESIDENT,
-                process.resident_peak_bytes,
-                now_ns,
-            );
-            peaks.see(PeakMetric::JVM_VIRTUAL, process.virtual_peak_bytes, now_ns);
+            let mut children = Vec::new();
             for (kind, resident, virtual_bytes) in [
                 (
                     ChildKind::Python,
@@ -257,9 +251,42 @@ impl State {
                     sum = sum.saturating_add(child.memory.resident_bytes);
                     size = size.saturating_add(child.memory.virtual_bytes);
                 }
-                peaks.see(resident, sum, now_ns);
-                peaks.see(virtual_bytes, size, now_ns);
+                children.extend([(resident, sum), (virtual_bytes, size)]);
             }
+            let seen = |resident, size| {
+                let jvm = [
+                    (PeakMetric::JVM_RESIDENT, resident),
+                    (PeakMetric::JVM_VIRTUAL, size),
+                ];
+                jvm.into_iter().chain(children.iter().copied())
+            };
+            for (metric, value) in seen(process.resident_peak_bytes, process.virtual_peak_bytes) {
+                executor.peaks.see(metric, value, now_ns);
+            }
+            // A stage that ran at the reading before has the high-water marks that rose since then.
+            let before_ns = executor.usage.kernel_ns;
+            let before = executor.usage.kernel.as_ref().map(|before| before.process);
+            let risen = |mark: u64, known: Option<u64>, now: u64| match known {
+                Some(known) if known < mark => mark,
+                _ => now,
+            };
+            let since = seen(
+                risen(
+                    process.resident_peak_bytes,
+                    before.map(|before| before.resident_peak_bytes),
+                    process.resident_bytes,
+                ),
+                risen(
+                    process.virtual_peak_bytes,
+                    before.map(|before| before.virtual_peak_bytes),
+                    process.virtual_bytes,
+                ),
+            );
+            let since: Vec<_> = since.collect();
+            let now: Vec<_> = seen(process.resident_bytes, process.virtual_bytes).collect();
+            executor
+                .tasks
+                .processes_seen(&now, &since, before_ns, now_ns, caps);
             executor.workers_seen(&kernel);
             let before = executor.usage.heap_bytes();
             executor.usage.kernel_ns = now_ns;

@@ -46,7 +46,13 @@ impl Executor {
             if let Some(mut task) = self.tasks.tasks.get_mut(&id)
                 && !task.state.ended()
             {
-                task.python_peak_bytes = task.python_peak_bytes.max(Some(sum.max(most)));
+                let peak = Some(sum.max(most));
+                task.python_peak_bytes = task.python_peak_bytes.max(peak);
+                let stage = task.stage;
+                drop(task);
+                if let Some(mut stage) = stage.and_then(|key| self.tasks.stages.get_mut(&key)) {
+                    stage.python_peak_bytes = stage.python_peak_bytes.max(peak);
+                }
             }
         }
     }

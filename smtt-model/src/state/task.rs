@@ -271,6 +271,10 @@ pub struct Stage {
     pub held: StageHeld,
     /// Peaks of the executor while tasks of the stage ran.
     pub peaks: Option<Box<Peaks>>,
+    /// The most that the Python workers of one of its tasks had resident together; `None` where none was seen.
+    pub python_peak_bytes: Option<u64>,
+    /// Time of the last reading of the executor's processes at which a task of it ran, in nanoseconds since boot.
+    pub(super) read_ns: u64,
     /// Total duration of ended tasks, in nanoseconds.
     pub task_time_ns: u64,
     /// Sum of what the stage's tasks used.

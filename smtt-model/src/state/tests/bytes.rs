@@ -509,7 +509,8 @@ fn searches_of_full_tables_stay_cheap() {
     for id in 0..1024 {
         tell(&mut state, 1, S, stored(block(id, 0, 1, &[])));
     }
-    for task in 0..8192 {
+    let full = state.limits.tasks_per_executor as u64;
+    for task in 0..full {
         tell(&mut state, 1, S, started(task, 1));
     }
     let before = state.executors()[&key(1)].rdds_search.visited;
@@ -527,9 +528,9 @@ fn searches_of_full_tables_stay_cheap() {
             &mut state,
             1,
             S,
-            ended(task % 8192, 1, TaskOutcome::Succeeded),
+            ended(task % full, 1, TaskOutcome::Succeeded),
         );
-        tell(&mut state, 1, S, started(10_000 + task, 1));
+        tell(&mut state, 1, S, started(full + task, 1));
     }
     let visited = state.executors()[&key(1)].tasks.tasks_search.visited - before;
     // One search per pair would be eighty million.

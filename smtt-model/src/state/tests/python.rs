@@ -1,7 +1,9 @@
 //! Python workers: the memory of a task's workers.
 
 use super::*;
-use crate::decode::{OomKilled, ProcessEnd, PythonWorker, SignalSent};
+use crate::decode::{Figure, MemoryReported, OomKilled, ProcessEnd, PythonWorker, SignalSent};
+use crate::postmortem::{Case, Report, judge};
+use crate::rows::{StageSummaries, WorkBy, WorkSums};
 
 fn worker(pid: u32, task: Option<u64>) -> Fact {
     Fact::PythonWorker(PythonWorker {
@@ -136,4 +138,214 @@ fn from_own(from_kernel: bool) -> bool {
 fn a_signal_of_the_kernel_is_none_of_the_process_that_it_ran_in() {
     assert!(from_own(false));
     assert!(!from_own(true));
+}
+
+#[test]
+fn a_stage_and_its_job_have_what_the_processes_held_while_it_ran() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "1"));
+    let read = |state: &mut State, time_ns, resident_bytes, resident_peak_bytes| {
+        let process = ProcessMemory {
+            resident_bytes,
+            resident_peak_bytes,
+            virtual_bytes: 10 * resident_bytes,
+            virtual_peak_bytes: 10 * resident_peak_bytes,
+            ..ProcessMemory::default()
+        };
+        let kernel = KernelMemory {
+            process,
+            ..KernelMemory::default()
+        };
+        state.set_memory(key(1), kernel, time_ns);
+    };
+    let most = |state: &State, stage: u32| {
+        let rows = state.list_stages(&Filter::default()).rows;
+        let row = rows.iter().find(|row| row.stage_id == Some(stage));
+        let row = row.expect("a stage");
+        let peak = |name: &str| row.executor_peaks.get(name).map(|peak| peak.value);
+        (
+            peak("ProcessTreeJVMRSSMemory"),
+            peak("ProcessTreeJVMVMemory"),
+        )
+    };
+    // The executor held more before the stage.
+    read(&mut state, S, 50, 900);
+    tell(&mut state, 1, S, started(1, 3));
+    read(&mut state, 2 * S, 60, 950);
+    assert_eq!(
+        most(&state, 3),
+        (Some(60), Some(600)),
+        "the mark may be older"
+    );
+    read(&mut state, 3 * S, 70, 950);
+    assert_eq!(most(&state, 3), (Some(70), Some(700)));
+    read(&mut state, 4 * S, 70, 990);
+    assert_eq!(most(&state, 3), (Some(990), Some(9900)), "a short peak");
+    tell(&mut state, 1, 4 * S, ended(1, 3, TaskOutcome::Succeeded));
+    tell(&mut state, 1, 4 * S, started(2, 4));
+    read(&mut state, 5 * S, 80, 2000);
+    assert_eq!(most(&state, 3), (Some(990), Some(9900)));
+    assert_eq!(most(&state, 4), (Some(80), Some(800)));
+    let mut jobs = WorkSums::new(WorkBy::Job);
+    jobs.add(&state, &Filter::default(), &|_| true);
+    let jobs = jobs.rows(state.measured());
+    let figures: Vec<_> = jobs
+        .iter()
+        .map(|row| {
+            (
+                row.stages,
+                row.jvm_resident_max_bytes,
+                row.jvm_virtual_max_bytes,
+            )
+        })
+        .collect();
+    assert_eq!(figures, [(2, Some(990), Some(9900))], "a maximum, no sum");
+    let mut stages = StageSummaries::default();
+    state.add_to_summaries(&Filter::default(), &|_| true, &mut stages);
+    let stages = stages.rows();
+    let stage = stages.iter().find(|row| row.stage_id == 3);
+    let over = &stage.expect("a stage").over_executors["ProcessTreeJVMRSSMemory"];
+    assert_eq!((over.max, over.values), (990, 1));
+}
+
+#[test]
+fn a_stage_has_the_largest_peak_of_its_tasks_workers() {
+    let mut state = state();
+    tell(&mut state, 1, S, started(1, 3));
+    tell(&mut state, 1, S, started(2, 3));
+    tell(&mut state, 1, S, worker(5, Some(1)));
+    tell(&mut state, 1, S, worker(6, Some(2)));
+    read(&mut state, 2 * S, &[(500, 5, 100, 100), (600, 6, 30, 30)]);
+    read(&mut state, 3 * S, &[(500, 5, 40, 100), (600, 6, 90, 90)]);
+    let rows = state.list_stages(&Filter::default()).rows;
+    assert_eq!(rows[0].python_worker_peak_bytes, Some(100));
+}
+
+/// What the marker examined: these parts of `anonymous` bytes.
+fn examined(anonymous: u64, direct: u64) -> Fact {
+    use smtt_common::event::memory::MemoryFigure as F;
+    let figure = |(figure, value): (F, u64)| Figure {
+        code: figure.0,
+        age_ms: 0,
+        value,
+    };
+    let figures = [
+        (F::ANONYMOUS, anonymous),
+        (F::HEAP_RESIDENT, 40 << 20),
+        (F::HEAP_USED, 30 << 20),
+        (F::DIRECT, direct),
+        (F::HEAP_MAX, 64 << 20),
+    ];
+    Fact::MemoryReported(Box::new(MemoryReported {
+        examined: true,
+        overhead_is_default: false,
+        figures: figures.map(figure).into(),
+    }))
+}
+
+/// A reading of the JVM with a Python worker, and the sample of that second.
+fn read_all(state: &mut State, time_ns: u64, anonymous_bytes: u64) {
+    let process = ProcessMemory {
+        resident_bytes: anonymous_bytes + (9 << 20),
+        anonymous_bytes,
+        file_bytes: 9 << 20,
+        ..ProcessMemory::default()
+    };
+    let worker = ChildMemory {
+        pid: 500,
+        inner_pid: 5,
+        name: "python3".into(),
+        kind: ChildKind::Python,
+        memory: ProcessMemory {
+            resident_bytes: 910 << 20,
+            ..ProcessMemory::default()
+        },
+    };
+    let kernel = KernelMemory {
+        process,
+        children: vec![worker],
+        ..KernelMemory::default()
+    };
+    state.set_memory(key(1), kernel, time_ns);
+    let sample = MemorySample {
+        time_ns,
+        anonymous_bytes: Some(anonymous_bytes),
+        ..MemorySample::default()
+    };
+    state.sample_memory(key(1), &sample);
+}
+
+#[test]
+fn a_death_has_the_memory_table_of_its_last_second() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app", "1"));
+    tell(&mut state, 1, S, Fact::ProcessForked { child_pid: 500 });
+    tell(&mut state, 1, S, started(1, 3));
+    tell(&mut state, 1, S, worker(5, Some(1)));
+    tell(&mut state, 1, S, examined(100 << 20, 10 << 20));
+    // Far more readings than divisions are kept.
+    for second in 2..400 {
+        read_all(&mut state, second * S, 100 << 20);
+    }
+    tell(&mut state, 1, 400 * S, examined(150 << 20, 45 << 20));
+    read_all(&mut state, 400 * S, 152 << 20);
+    let bytes = state.executors()[&key(1)].black_box.bytes();
+    assert!(bytes < 16 << 10, "{bytes} bytes");
+    // The worker dies; soon its task has failed and the process is gone.
+    let end = ProcessEnd {
+        status: 9,
+        peak_rss_bytes: 1,
+        name: "python3".into(),
+    };
+    let gone = |is_executor, end: &ProcessEnd| Fact::ProcessGone {
+        exec: false,
+        is_executor,
+        end: Some(Box::new(end.clone())),
+    };
+    of_process(&mut state, 500, 401 * S, gone(false, &end));
+    tell(&mut state, 1, 401 * S, ended(1, 3, TaskOutcome::Failed));
+    state.set_memory(key(1), KernelMemory::default(), 402 * S);
+    let due = state.deaths_due(402 * S);
+    let [(executor, Some(child))] = &due[..] else {
+        panic!("one child is dead: {due:?}");
+    };
+    let check = |case: &Case| {
+        let memory = case.memory.as_ref().expect("the memory");
+        let part = |name: &str| {
+            let found = memory.parts.iter().find(|part| part.name == name);
+            found.map(|part| part.bytes >> 20)
+        };
+        let sum: i64 = memory.parts.iter().map(|part| part.bytes).sum();
+        assert_eq!(u64::try_from(sum).ok(), memory.resident_bytes);
+        assert_eq!(
+            (part("direct_buffers"), part("since_examined")),
+            (Some(45), Some(2))
+        );
+        assert_eq!(memory.children[0].resident_bytes, 910 << 20);
+        assert_eq!(memory.limits[0].limit_bytes, 64 << 20);
+        let tasks = &case.last.tasks;
+        assert_eq!(tasks.len(), 1, "{tasks:?}");
+        assert_eq!(tasks[0].python_worker_peak_bytes, Some(910 << 20));
+        let report = judge(case, 5);
+        let grown = report.growth.iter();
+        let grown: Vec<_> = grown
+            .map(|grown| (grown.what.as_str(), grown.to_bytes >> 20))
+            .collect();
+        assert!(grown.contains(&("direct buffers", 45)), "{grown:?}");
+        let text = serde_json::to_string(&report).expect("written");
+        assert_eq!(serde_json::from_str::<Report>(&text).expect("read"), report);
+    };
+    let case = state.case(*executor, Some(child.clone())).expect("a case");
+    check(&case);
+    assert_eq!(case.memory.and_then(|memory| memory.age_ns), Some(S));
+    // The JVM dies with the next worker.
+    tell(&mut state, 1, 402 * S, started(2, 3));
+    tell(&mut state, 1, 402 * S, worker(5, Some(2)));
+    read_all(&mut state, 403 * S, 152 << 20);
+    of_process(&mut state, 101, 404 * S, gone(true, &end));
+    let due = state.deaths_due(405 * S);
+    let [(executor, None)] = &due[..] else {
+        panic!("the JVM is dead: {due:?}");
+    };
+    check(&state.case(*executor, None).expect("a case"));
 }
