@@ -43,6 +43,7 @@ pub mod lab;
 pub mod memory;
 pub mod node;
 pub mod page_walk;
+pub mod peaks;
 pub mod records;
 pub mod service;
 pub mod skip;

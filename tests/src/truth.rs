@@ -101,7 +101,11 @@ pub fn array(value: Value, what: &str) -> Result<Vec<Value>> {
     }
 }
 
-fn spark_stages(submitted: &Submitted) -> Result<Vec<Value>> {
+/// Every stage attempt that Spark submitted.
+///
+/// # Errors
+/// When Spark does not answer.
+pub fn spark_stages(submitted: &Submitted) -> Result<Vec<Value>> {
     let stages = array(submitted.rest("stages")?, "Spark's list of stages")?;
     // A skipped stage was never submitted and has no tasks.
     Ok(stages

@@ -10,6 +10,7 @@ use smtt_machine::clock::now_boot_ns;
 use smtt_tests::faults::ticked_ns;
 use smtt_tests::json::{list, number, text};
 use smtt_tests::lab::{LIMIT, LabDaemon, Run, SparkLab};
+use smtt_tests::peaks::{at_least_sparks, executor_peaks};
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
@@ -248,7 +249,7 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
     run.reach("execution")?;
     // From this heartbeat to the next the gate is checked, and memory is held for 50 ms.
     wait_for("Spark has seen what the task holds", LIMIT, || {
-        let held = executor_peaks(&run)?["OffHeapExecutionMemory"].as_u64();
+        let held = executor_peaks(&run, "0")?["OffHeapExecutionMemory"].as_u64();
         Ok((held == Some(HELD[5] * MIB)).then_some(()))
     })?;
     let (_, execution) = at("execution", &daemon, &mut run)?;
@@ -277,7 +278,7 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
         "{}",
         row["peaks"]
     );
-    let spark = executor_peaks(&run)?;
+    let spark = executor_peaks(&run, "0")?;
     println!("Spark: {spark}");
     ensure!(
         spark["OnHeapExecutionMemory"].as_u64() < Some(brief),
@@ -290,17 +291,6 @@ fn the_parts_of_an_executors_memory_add_up_and_no_peak_is_missed() -> Result<()>
     run.finish(&["stages"])?;
     drop(daemon);
     lab.passed()
-}
-
-/// Peaks of the executor by Spark's REST API.
-fn executor_peaks(run: &Run) -> Result<Value> {
-    let all = run.submitted.rest("executors")?;
-    let of = all.as_array().into_iter().flatten();
-    let executor = of
-        .into_iter()
-        .find(|one| one["id"] == "0")
-        .context("executor 0")?;
-    Ok(executor["peakMemoryMetrics"].clone())
 }
 
 /// Two stages held known amounts at the same time.
@@ -321,22 +311,4 @@ fn both_stages(daemon: &LabDaemon<'_>, run: &Run) -> Result<()> {
         own.sort_unstable();
         Ok((own == [HELD[8] * MIB, HELD[7] * MIB]).then_some(()))
     })
-}
-
-/// No peak is below Spark's, for every metric that Spark has.
-fn at_least_sparks(daemon: &LabDaemon<'_>, run: &Run) -> Result<()> {
-    // Spark first: it only grows.
-    let spark = executor_peaks(run)?;
-    let row = memory(daemon, run)?;
-    let spark = spark.as_object().context("Spark's peaks")?;
-    ensure!(spark.len() > 15, "Spark has few peaks: {spark:?}");
-    for (metric, value) in spark {
-        let ours = row["peaks"][metric]["value"].as_u64();
-        println!("{metric}: {ours:?}, Spark {value}");
-        ensure!(
-            ours >= value.as_u64() && ours.is_some(),
-            "{metric}: {ours:?} is below Spark's {value}"
-        );
-    }
-    Ok(())
 }
