@@ -189,8 +189,9 @@ pub enum Command {
         /// Row selection.
         #[command(flatten)]
         filter: Filters,
-        /// Add up the RDDs of each application that have this in common.
-        #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "html")]
+        /// Add up the RDDs of each application that have this in common; with --html by default their name, or their call
+        /// site where the application gave them none.
+        #[arg(long, value_enum, value_name = "WHAT")]
         by: Option<By>,
         /// Write a self-contained HTML page, with findings and memory over time.
         #[arg(long, conflicts_with = "json")]

@@ -1,8 +1,10 @@
-//! `smtt-ctl report --html`: one self-contained page per application, without scripts and without external fonts or
-//! images. The client makes it from the daemon's responses, so that the daemon stays small.
+//! `smtt-ctl report --html`: one self-contained page per application, which loads nothing and reads without its script.
+//! The client makes it from the daemon's responses, so that the daemon stays small.
 
 mod chart;
 mod document;
+mod findings;
+mod lead;
 mod markup;
 mod of_workers;
 mod rdds;
@@ -21,7 +23,7 @@ use smtt_model::advise::{Advice, ApplicationAdvice};
 use smtt_model::protocol::{ApplicationReport, Histories, ListQuery, Report, Status};
 use smtt_model::rows::{ApplicationKey, ExecutorId, Listing, PagesRow, RddRow, StageRow, TaskRow};
 
-use super::args::Filters;
+use super::args::{By, Filters};
 use super::listing::nothing::nothing;
 use super::report::NO_APPLICATION;
 use super::{Exit, Failure, say};
@@ -32,6 +34,8 @@ use crate::cluster::named;
 #[derive(Debug)]
 struct Facts {
     application: ApplicationReport,
+    /// What RDDs in a row or a series have in common; `None` for their names or call sites.
+    by: Option<By>,
     rdds: Vec<RddRow>,
     pages: Vec<PagesRow>,
     stages: Vec<StageRow>,
@@ -103,10 +107,11 @@ fn on(workers: &[&str]) -> String {
 pub(super) async fn run(
     client: &Client,
     filter: &Filters,
+    by: Option<By>,
     output: Option<&Path>,
 ) -> Result<Exit, Failure> {
     if let Some(cluster) = client.cluster() {
-        return of_workers::run(client, cluster, filter, output).await;
+        return of_workers::run(client, cluster, filter, by, output).await;
     }
     let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     let status: Status = client.get("/v1/status").await?;
@@ -118,7 +123,8 @@ pub(super) async fn run(
     let folder = folder(client, filter, output, &known).await?;
     let degraded = !report.degraded.is_empty();
     for (application, name) in report.applications.into_iter().zip(file_names(&known)) {
-        let facts = ask(client, filter, application, status.clone()).await?;
+        let mut facts = ask(client, filter, application, status.clone()).await?;
+        facts.by = by;
         write(&facts, folder, &name, output)?;
     }
     Ok(if degraded { Exit::Degraded } else { Exit::Fine })
@@ -232,6 +238,7 @@ async fn ask(
             surroundings: advice.surroundings,
         }],
         asked: None,
+        by: None,
         has_all_stages: true,
         application,
         history,

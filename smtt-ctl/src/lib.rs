@@ -309,9 +309,9 @@ fn answered(
         Command::Report {
             filter,
             html: true,
+            by,
             output,
-            ..
-        } => runtime.block_on(html::run(client, filter, output.as_deref())),
+        } => runtime.block_on(html::run(client, filter, *by, output.as_deref())),
         Command::Report { filter, by, .. } => {
             runtime.block_on(report::run(client, output, filter, *by))
         }

@@ -34,7 +34,7 @@ pub use functions::{
     ActivityRow, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow,
     SampledActivityRow, TASK, ThreadTimesRow,
 };
-pub use groups::{GroupBy, RddGroupRow, rdd_groups};
+pub use groups::{GroupBy, RddGroupRow, rdd_group, rdd_groups};
 pub use history::HistoryRow;
 pub use jobs::{JobRow, WorkBy, WorkSums};
 pub(crate) use memory::memory_row;

@@ -17,6 +17,14 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// The word for the page's script.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::PerSecond => "rate",
+        }
+    }
+
     fn shown(self, value: f64) -> String {
         // Values are never negative and small enough to be exact as floats.
         let whole = value.round() as u64;
@@ -46,18 +54,18 @@ impl Unit {
     }
 }
 
-/// Size of a chart in its own units: pixels at full width.
-#[derive(Clone, Copy, Debug)]
-pub struct Size {
-    pub width: f64,
-    pub height: f64,
+/// Size of a chart on the page, as a class of its style.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// As wide as the page.
+    Large,
+    /// Beside others.
+    Small,
 }
 
-/// Margins for the labels of the axes.
-const LEFT: f64 = 62.0;
-const BOTTOM: f64 = 20.0;
-const TOP: f64 = 8.0;
-const RIGHT: f64 = 8.0;
+/// Size of the picture in its own units, which the page stretches. Texts are outside of it and keep their size.
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 100.0;
 
 /// A chart with its heading and legend. `lines` are drawn over the areas and not stacked.
 pub fn chart(
@@ -69,13 +77,17 @@ pub fn chart(
     unit: Unit,
     size: Size,
 ) {
-    markup.element("figure", &[], |figure| {
+    let class = match size {
+        Size::Large => "chart large",
+        Size::Small => "chart",
+    };
+    markup.element("figure", &[("class", class)], |figure| {
         figure.line("figcaption", &[], title);
         if areas.is_empty() || times_ms.len() < 2 {
             figure.line("p", &[("class", "empty")], "nothing to draw");
             return;
         }
-        draw(figure, title, times_ms, areas, lines, unit, size);
+        draw(figure, title, times_ms, areas, lines, unit);
         legend(figure, areas, lines, unit);
     });
 }
@@ -87,7 +99,6 @@ fn draw(
     areas: &[Series],
     lines: &[Series],
     unit: Unit,
-    size: Size,
 ) {
     let moments = times_ms.len();
     let stacked = |moment: usize| {
@@ -100,105 +111,125 @@ fn draw(
     let over = lines.iter().flat_map(|line| line.values.iter().copied());
     let (top, step) = unit.scale(highest.chain(over).fold(0.0, f64::max));
     let (first, last) = (times_ms[0], times_ms[moments - 1].max(times_ms[0] + 1));
-    let x = |moment: usize| {
-        let share = (times_ms[moment] - first) as f64 / (last - first) as f64;
-        LEFT + share * (size.width - LEFT - RIGHT)
-    };
-    let y = |value: f64| size.height - BOTTOM - value / top * (size.height - TOP - BOTTOM);
-    let place = |value: f64| format!("{value:.1}");
-    let box_of = format!("0 0 {} {}", size.width, size.height);
-    let attributes = [
-        ("class", if size.width > 500.0 { "large" } else { "" }),
-        ("viewBox", box_of.as_str()),
-        ("role", "img"),
-        ("aria-label", title),
-    ];
-    figure.element("svg", &attributes, |svg| {
-        let mut line = 0.0;
-        while line <= top * 1.001 {
-            let at = place(y(line));
-            let (from, to) = (place(LEFT), place(size.width - RIGHT));
-            svg.element(
-                "line",
-                &[
-                    ("class", "grid"),
-                    ("x1", &from),
-                    ("x2", &to),
-                    ("y1", &at),
-                    ("y2", &at),
-                ],
-                |_| {},
-            );
-            let (left, down) = (place(LEFT - 6.0), place(y(line) + 4.0));
-            svg.line(
-                "text",
-                &[("class", "axis end"), ("x", &left), ("y", &down)],
-                &unit.shown(line),
-            );
-            line += step;
-        }
-        let mut below = vec![0.0; moments];
-        for series in areas {
-            let mut path = String::new();
-            for (moment, base) in below.iter().enumerate() {
-                let letter = if moment == 0 { 'M' } else { 'L' };
-                let _ = write!(
-                    path,
-                    "{letter}{:.1} {:.1}",
-                    x(moment),
-                    y(base + series.values[moment])
+    let x: Vec<f64> = times_ms
+        .iter()
+        .map(|time| (time - first) as f64 / (last - first) as f64 * WIDTH)
+        .collect();
+    let y = |value: f64| HEIGHT - value / top * HEIGHT;
+    let marks = (top / step).round() as usize;
+    figure.element("div", &[("class", "plot")], |plot| {
+        plot.element("div", &[("class", "scale")], |scale| {
+            for mark in (0..=marks).rev() {
+                scale.line("span", &[], &unit.shown(mark as f64 * step));
+            }
+        });
+        let box_of = format!("0 0 {WIDTH} {HEIGHT}");
+        let (from, to) = (first.to_string(), last.to_string());
+        let attributes = [
+            ("viewBox", box_of.as_str()),
+            ("preserveAspectRatio", "none"),
+            ("role", "img"),
+            ("aria-label", title),
+            ("data-unit", unit.name()),
+            ("data-from", &from),
+            ("data-to", &to),
+        ];
+        plot.element("svg", &attributes, |svg| {
+            for mark in 0..=marks {
+                let at = format!("M0 {:.1}H{WIDTH}", y(mark as f64 * step));
+                svg.element("path", &[("class", "grid"), ("d", &at)], |_| {});
+            }
+            let mut below = vec![0.0; moments];
+            for series in areas {
+                let above: Vec<f64> = below
+                    .iter()
+                    .zip(&series.values)
+                    .map(|(below, value)| below + value)
+                    .collect();
+                let mut path = steps(&x, &above, unit, y);
+                // Back along the lower edge, by the same steps.
+                let mut lower = edge(&x, &below, unit);
+                lower.reverse();
+                for (at, value) in lower {
+                    let _ = write!(path, "L{at:.1} {:.1}", y(value));
+                }
+                path.push('Z');
+                svg.element(
+                    "path",
+                    &[("class", &format!("area {}", series.class)), ("d", &path)],
+                    |path| {
+                        path.line("title", &[], &series.label);
+                    },
                 );
+                below = above;
             }
-            for moment in (0..moments).rev() {
-                let _ = write!(path, "L{:.1} {:.1}", x(moment), y(below[moment]));
-            }
-            path.push('Z');
-            svg.element(
-                "path",
-                &[("class", &format!("area {}", series.class)), ("d", &path)],
-                |path| {
-                    path.line("title", &[], &series.label);
-                },
-            );
-            below
-                .iter_mut()
-                .zip(&series.values)
-                .for_each(|(below, value)| *below += value);
-        }
-        for series in lines {
-            let points: Vec<String> = (0..moments)
-                .map(|moment| format!("{:.1},{:.1}", x(moment), y(series.values[moment])))
-                .collect();
-            svg.element(
-                "polyline",
-                &[("class", "line"), ("points", &points.join(" "))],
-                |line| {
+            for series in lines {
+                let path = steps(&x, &series.values, unit, y);
+                svg.element("path", &[("class", "line"), ("d", &path)], |line| {
                     line.line("title", &[], &series.label);
-                },
-            );
-        }
-        let down = place(size.height - 5.0);
-        for (class, at, moment) in [
-            ("axis", LEFT, 0),
-            ("axis end", size.width - RIGHT, moments - 1),
-        ] {
-            let words = clock(times_ms[moment]);
-            svg.line(
-                "text",
-                &[("class", class), ("x", &place(at)), ("y", &down)],
-                &words,
-            );
-        }
-        if size.width > 500.0 {
-            let middle = place((LEFT + size.width - RIGHT) / 2.0);
-            let attributes = [
-                ("class", "axis middle"),
-                ("x", middle.as_str()),
-                ("y", &down),
-            ];
-            svg.line("text", &attributes, &clock((first + last) / 2));
-        }
+                });
+            }
+        });
+        plot.element("div", &[("class", "times")], |times| {
+            for time in [first, (first + last) / 2, last] {
+                times.line("span", &[], &clock(time));
+            }
+        });
     });
+}
+
+/// Corners of an edge in steps, from left to right: nothing is known of how a value changed between two points. Bytes
+/// hold from their point on, a rate up to its point.
+fn edge(x: &[f64], values: &[f64], unit: Unit) -> Vec<(f64, f64)> {
+    let mut corners = Vec::with_capacity(2 * values.len());
+    let mut before: Option<(f64, f64)> = None;
+    for (at, value) in x.iter().copied().zip(values.iter().copied()) {
+        match before {
+            Some((left, old)) if old != value => corners.push(match unit {
+                Unit::Bytes => (at, old),
+                Unit::PerSecond => (left, value),
+            }),
+            _ => {}
+        }
+        corners.push((at, value));
+        before = Some((at, value));
+    }
+    // A corner in the middle of a level line says nothing.
+    let mut short: Vec<(f64, f64)> = Vec::with_capacity(corners.len());
+    for corner in corners {
+        if let [.., a, b] = short[..]
+            && a.1 == b.1
+            && b.1 == corner.1
+        {
+            short.pop();
+        }
+        short.push(corner);
+    }
+    short
+}
+
+/// An edge in steps as the beginning of a path.
+fn steps(x: &[f64], values: &[f64], unit: Unit, y: impl Fn(f64) -> f64) -> String {
+    let mut path = String::new();
+    for (at, value) in edge(x, values, unit) {
+        let letter = if path.is_empty() { 'M' } else { 'L' };
+        let _ = write!(path, "{letter}{at:.1} {:.1}", y(value));
+    }
+    path
+}
+
+/// Values for the script that shows them under the cursor: whole numbers, and how often each stands in a row.
+fn runs(values: &[f64]) -> String {
+    let mut text = String::new();
+    let whole: Vec<u64> = values.iter().map(|value| value.round() as u64).collect();
+    for run in whole.chunk_by(|left, right| left == right) {
+        let gap = if text.is_empty() { "" } else { " " };
+        let _ = match run.len() {
+            1 => write!(text, "{gap}{}", run[0]),
+            length => write!(text, "{gap}{}*{length}", run[0]),
+        };
+    }
+    text
 }
 
 fn legend(figure: &mut Markup, areas: &[Series], lines: &[Series], unit: Unit) {
@@ -206,14 +237,15 @@ fn legend(figure: &mut Markup, areas: &[Series], lines: &[Series], unit: Unit) {
         for series in areas.iter().chain(lines) {
             let now = series.values.last().copied().unwrap_or(0.0);
             let most = series.values.iter().copied().fold(0.0, f64::max);
-            let mut words = match unit {
+            let words = match unit {
                 Unit::Bytes => format!("last {}, at most {}", unit.shown(now), unit.shown(most)),
                 Unit::PerSecond => format!("at most {} per second", unit.shown(most)),
             };
-            words.insert(0, ' ');
-            list.element("li", &[], |item| {
+            let values = runs(&series.values);
+            list.element("li", &[("data-values", &values)], |item| {
                 item.element("i", &[("class", &series.class)], |_| {});
                 item.claimed(&series.label);
+                item.text(" ");
                 item.line("small", &[], &words);
             });
         }
@@ -239,5 +271,27 @@ mod tests {
             Unit::Bytes.scale(3.5 * 1024.0 * 1024.0),
             (4.0 * 1024.0 * 1024.0, 1024.0 * 1024.0)
         );
+    }
+
+    #[test]
+    fn nothing_rises_between_two_points() {
+        let x = [0.0, 10.0, 20.0, 30.0];
+        let values = [1.0, 1.0, 3.0, 3.0];
+        let held = edge(&x, &values, Unit::Bytes);
+        assert_eq!(held, [(0.0, 1.0), (20.0, 1.0), (20.0, 3.0), (30.0, 3.0)]);
+        let rate = edge(&x, &values, Unit::PerSecond);
+        assert_eq!(rate, [(0.0, 1.0), (10.0, 1.0), (10.0, 3.0), (30.0, 3.0)]);
+        for corners in [held, rate] {
+            for pair in corners.windows(2) {
+                let is_step = pair[0].0 == pair[1].0 || pair[0].1 == pair[1].1;
+                assert!(is_step, "{pair:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_for_the_cursor_are_short() {
+        assert_eq!(runs(&[0.0, 0.0, 1.4, 7.0, 7.0, 7.0]), "0*2 1 7*3");
+        assert_eq!(runs(&[]), "");
     }
 }

@@ -1,25 +1,26 @@
 //! The document: head, sections in order, and notes on the origin of the figures.
 
-use crate::users;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
 use smtt_model::advise::surroundings::Surroundings;
-use smtt_model::advise::{Finding, RuleOutcome, RuleResult};
-use smtt_model::rows::{ExecutorKind, made_at};
+use smtt_model::rows::ExecutorKind;
 use smtt_model::state::{FaultFigures, history};
 use smtt_model::time::date;
 use smtt_model::units;
 
 use super::markup::Markup;
 use super::timeline::Timeline;
-use super::{Facts, OfWorker, on, rdds, sections, shortened};
-use crate::advise;
+use super::{Facts, OfWorker, findings, lead, on, rdds, sections, shortened};
 use crate::cluster::named;
+use crate::users;
 
 /// Sections by their anchors.
 const SECTIONS: [(&str, &str); 7] = [
     ("findings", "Findings"),
     ("memory", "Memory over time"),
     ("rdds", "RDDs"),
-    ("single", "Single RDDs over time"),
+    ("single", "RDDs over time, one by one"),
     ("execution", "Execution memory"),
     ("executors", "Executors"),
     ("measured", "How it was measured"),
@@ -30,6 +31,17 @@ const TITLE: usize = 300;
 /// Distinct values in a line.
 const DISTINCT: usize = 20;
 
+/// Sections that are open at first.
+const OPEN: usize = 3;
+/// What makes tables sort and filter and charts say their values. The page reads without it.
+pub const SCRIPT: &str = include_str!("page.js");
+
+/// The page's policy: no loading, and no script but this one, by its digest. <https://www.w3.org/TR/CSP3/#grammardef-hash-source>
+fn policy() -> String {
+    let digest = STANDARD.encode(Sha256::digest(SCRIPT));
+    format!("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'")
+}
+
 /// The whole page.
 pub fn page(facts: &Facts) -> String {
     let timeline = Timeline::new(&facts.history);
@@ -39,10 +51,11 @@ pub fn page(facts: &Facts) -> String {
     markup.element("html", &root, |html| {
         html.element("head", &[], |head| {
             head.element("meta", &[("charset", "utf-8")], |_| {});
-            // Forbids loading and scripts, as a second defence behind escaping.
+            // Forbids loading and all scripts but the page's own, as a second defence behind escaping.
+            let rules = policy();
             let policy = [
                 ("http-equiv", "Content-Security-Policy"),
-                ("content", "default-src 'none'; style-src 'unsafe-inline'"),
+                ("content", rules.as_str()),
             ];
             head.element("meta", &policy, |_| {});
             let view = [
@@ -56,15 +69,14 @@ pub fn page(facts: &Facts) -> String {
         html.element("body", &[], |body| {
             head(body, facts, &title);
             missing(body, facts);
-            findings(body, facts);
+            section(body, 0, |body| findings::findings(body, facts));
             section(body, 1, |body| sections::memory(body, facts, &timeline));
-            section(body, 2, |body| rdds::rdds(body, facts));
-            section(body, 3, |body| {
-                sections::single_rdds(body, facts, &timeline)
-            });
+            section(body, 2, |body| rdds::rdds(body, facts, &timeline));
+            section(body, 3, |body| sections::single(body, facts, &timeline));
             section(body, 4, |body| sections::execution(body, facts, &timeline));
             section(body, 5, |body| sections::executors(body, facts));
             section(body, 6, |body| measured(body, facts, &timeline));
+            body.script(SCRIPT);
         });
     });
     markup.document()
@@ -86,8 +98,31 @@ fn title(facts: &Facts) -> String {
 fn section(body: &mut Markup, at: usize, contents: impl FnOnce(&mut Markup)) {
     let (id, heading) = SECTIONS[at];
     body.element("section", &[("id", id)], |section| {
-        section.line("h2", &[], heading);
-        contents(section);
+        folded(section, "h2", at < OPEN, heading, "", contents);
+    });
+}
+
+/// A part of the page that folds under its heading, with a note beside it.
+pub fn folded(
+    body: &mut Markup,
+    level: &str,
+    is_open: bool,
+    heading: &str,
+    note: &str,
+    contents: impl FnOnce(&mut Markup),
+) {
+    let open = [("open", "open")];
+    let attributes: &[_] = if is_open { &open } else { &[] };
+    body.element("details", attributes, |details| {
+        details.element("summary", &[], |summary| {
+            summary.element(level, &[], |line| {
+                line.claimed(heading);
+            });
+            if !note.is_empty() {
+                summary.line("small", &[], note);
+            }
+        });
+        contents(details);
     });
 }
 
@@ -128,6 +163,7 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
         header.element("h1", &[], |h1| {
             h1.claimed(title);
         });
+        lead::lead(header, facts);
         header.element("p", &[("class", "soft")], |line| {
             line.text("Application ");
             let id = facts.application.application().label();
@@ -272,139 +308,10 @@ fn fault_time(facts: &Facts) -> String {
     format!("{time} \u{b1} {error} of {tasks} of task time")
 }
 
-fn findings(body: &mut Markup, facts: &Facts) {
-    section(body, 0, |body| {
-        let findings = &facts.advice.findings;
-        for (index, finding) in findings.iter().enumerate() {
-            let before = advise::same_remedies(findings, index);
-            let hosts = facts.finding_hosts.get(index).map(String::as_str);
-            card(body, index, finding, before, hosts);
-        }
-        if facts.advice.findings.is_empty() {
-            body.line("p", &[], "Nothing was found.");
-        }
-        for (went, heading) in [
-            (RuleOutcome::NotChecked, "Could not be checked"),
-            (RuleOutcome::Nothing, "Checked, and nothing found"),
-        ] {
-            let of = facts
-                .advice
-                .checks
-                .iter()
-                .filter(|check| check.went == went);
-            let checks: Vec<&RuleResult> = of.collect();
-            if checks.is_empty() {
-                continue;
-            }
-            body.line("h3", &[], heading);
-            body.element("ul", &[("class", "plain")], |list| {
-                for check in checks {
-                    list.element("li", &[], |item| {
-                        item.line("code", &[], &check.id);
-                        item.text(&format!(": {} ", check.looks_for));
-                        item.line("small", &[], &format!("({})", check.why));
-                    });
-                }
-            });
-        }
-        for check in facts
-            .advice
-            .checks
-            .iter()
-            .filter(|check| check.left_out > 0)
-        {
-            body.line(
-                "p",
-                &[],
-                &format!(
-                    "{}: {} more findings are left out.",
-                    check.id, check.left_out
-                ),
-            );
-        }
-    });
-}
-
-fn card(
-    body: &mut Markup,
-    index: usize,
-    finding: &Finding,
-    before: Option<usize>,
-    hosts: Option<&str>,
-) {
-    let class = format!("finding {}", advise::class(finding.severity));
-    let id = format!("finding-{}", index + 1);
-    body.element("article", &[("class", &class), ("id", &id)], |card| {
-        card.element("h3", &[], |h3| {
-            h3.line("span", &[("class", "severity")], finding.severity.word());
-            h3.text(&format!("{}. ", index + 1));
-            h3.claimed(&finding.title);
-        });
-        card.element("p", &[("class", "soft")], |line| {
-            line.line("code", &[], &finding.id);
-            line.text(", on executors ");
-            line.claimed(&finding.subject.executor_ids.join(", "));
-            let subject = &finding.subject;
-            if let Some(place) = made_at(subject.call_site.as_deref(), subject.node.as_deref()) {
-                line.text("; made at ");
-                line.claimed(&place);
-            }
-            if let Some(hosts) = hosts {
-                line.text("; ");
-                line.claimed(hosts);
-            }
-        });
-        card.element("div", &[("class", "columns")], |columns| {
-            columns.element("div", &[], |left| {
-                left.line("p", &[], &format!("Costs: {}.", advise::cost(finding)));
-                for (name, what) in advise::saving(finding) {
-                    left.line("p", &[("class", "soft")], &format!("{name}: {what}."));
-                }
-                left.line(
-                    "p",
-                    &[("class", "soft")],
-                    &format!("Numbers: {}.", finding.window),
-                );
-                left.element("table", &[("class", "numbers")], |table| {
-                    for number in &finding.numbers {
-                        table.element("tr", &[], |row| {
-                            row.line("td", &[], &number.what);
-                            row.line("td", &[], &advise::shown(number));
-                        });
-                    }
-                });
-                if !finding.not_measured.is_empty() {
-                    let text = format!("Not measured: {}.", finding.not_measured.join("; "));
-                    left.line("p", &[("class", "soft")], &text);
-                }
-            });
-            columns.element("div", &[], |right| {
-                if let Some(before) = before {
-                    right.element("p", &[], |line| {
-                        line.text("What helps is the same as for ");
-                        let target = format!("#finding-{}", before + 1);
-                        line.line(
-                            "a",
-                            &[("href", &target)],
-                            &format!("finding {}", before + 1),
-                        );
-                        line.text(".");
-                    });
-                }
-                for remedy in finding.remedies.iter().filter(|_| before.is_none()) {
-                    right.line("p", &[], &remedy.why);
-                    if !remedy.lines.is_empty() {
-                        right.line("pre", &[], &remedy.lines.join("\n"));
-                    }
-                }
-            });
-        });
-    });
-}
-
 fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     let mut lines = vec![
         "What was not measured is absent, never zero: a column that is not there, or a dash.".to_owned(),
+        "Times of losses are task time: seconds of the threads that ran tasks, added up. Each is measured by itself, and parts may overlap: a page fault may wait for a disk.".to_owned(),
         "Storage memory is Spark's own figure (memoryUsed of its REST API); where objects are stored it is Spark's estimate. Execution memory is what tasks hold.".to_owned(),
         match facts.asked {
             None => "This is one worker. Executors of the same application on other workers have a daemon of their own.".to_owned(),
@@ -477,7 +384,7 @@ fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
             .max()
             .unwrap_or(0);
         lines.push(format!(
-            "Over time: a point every {}, at most {} for each executor; when there are more, every second one stays, the one at which more was held. Peaks in tables are exact for each executor. All times are UTC.",
+            "Over time: a point every {}, at most {} for each executor; when there are more, every second one stays, the one at which more was held. A value is drawn until the next point. Peaks in tables are exact for each executor, so they may be higher than those in charts. All times are UTC.",
             units::duration(interval),
             history::POINTS_MAX
         ));

@@ -73,6 +73,18 @@ impl Markup {
         self
     }
 
+    /// The built-in script. It must not contain `<` or `&`, which would need escaping.
+    pub fn script(&mut self, script: &str) -> &mut Self {
+        debug_assert!(
+            !script.contains(['<', '&']) && !script.contains("]]>"),
+            "a script that is no XML text"
+        );
+        self.0.push_str("<script>");
+        self.0.push_str(script);
+        self.0.push_str("</script>");
+        self
+    }
+
     /// The page as a document.
     #[must_use]
     pub fn document(self) -> String {

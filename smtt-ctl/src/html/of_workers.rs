@@ -14,7 +14,7 @@ use smtt_model::state::history::{INTERVAL_NS, NODES_MAX, POINTS_MAX, Point, RDDS
 
 use super::{Asked, Facts, OfWorker, file_names, folder, shortened, write};
 use crate::advise::of_workers::groups;
-use crate::args::Filters;
+use crate::args::{By, Filters};
 use crate::client::{Client, with_query};
 use crate::cluster::{Cluster, OfApplication, Reports, named};
 use crate::{Exit, Failure};
@@ -37,6 +37,7 @@ pub(super) async fn run(
     client: &Client,
     cluster: &Cluster,
     filter: &Filters,
+    by: Option<By>,
     output: Option<&Path>,
 ) -> Result<Exit, Failure> {
     let reports = Reports::ask(cluster, &filter.question()).await?;
@@ -54,7 +55,8 @@ pub(super) async fn run(
     }
     let statuses: Vec<(String, Status)> = cluster.each("/v1/status").await?;
     for (application, name) in reports.applications.into_iter().zip(file_names(&known)) {
-        let facts = ask(cluster, filter, application, &statuses).await?;
+        let mut facts = ask(cluster, filter, application, &statuses).await?;
+        facts.by = by;
         write(&facts, folder, &name, output)?;
     }
     Ok(match reports.degraded.is_empty() {
@@ -139,6 +141,7 @@ async fn ask(
         advice,
         finding_hosts,
         workers,
+        by: None,
         asked: Some(Asked {
             all: cluster.missing().1,
             missing: cluster.failures(),
@@ -311,7 +314,7 @@ mod tests {
         let all = on_one_clock(parts, 1_700_000_000_000);
         let timeline = Timeline::new(&all);
         assert_eq!(timeline.times_ms.first(), Some(&1_699_999_980_000));
-        let region = timeline.by_region(Some(7));
+        let region = timeline.by_region(Some(&BTreeSet::from([7])));
         let last = region[0].values.last().copied();
         assert_eq!((region[0].values[0], last), (100.0, Some(200.0)));
     }

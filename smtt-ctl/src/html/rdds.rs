@@ -1,16 +1,19 @@
-//! Tables of RDDs: memory, placement and cost.
+//! Tables of RDDs that have something in common: memory, placement and cost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use smtt_model::rows::{FigureRow, Number, RddOverExecutors as Rdd, RddRow, made_at};
+use smtt_model::rows::{
+    FigureRow, GroupBy, Number, RddOverExecutors as Rdd, RddRow, made_at, rdd_group,
+};
 use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::document::no_walks;
 use super::markup::Markup;
 use super::tables::{Cell, Column, table};
-use super::timeline::size_name;
+use super::timeline::{Timeline, size_name};
 use super::{Facts, shortened};
+use crate::args::By;
 
 /// Rows of the tables of RDDs.
 const RDD_ROWS: usize = 200;
@@ -25,37 +28,146 @@ fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Figures of an RDD in these tables.
-trait Figures {
-    fn copies(&self) -> u64;
-    fn name_cell(&self) -> Cell;
-    fn walk_ratio(&self, figure: &str) -> Option<f64>;
-    fn walk_sum(&self, of: impl Fn(&FigureRow) -> u64, figure: &str) -> Option<u64>;
-    fn cost(&self, figures: &[String]) -> (u64, u64);
+/// RDDs that have something in common, over all executors.
+pub struct Group<'a> {
+    /// What they have in common.
+    pub label: String,
+    /// Their ids; none for work without an RDD.
+    pub ids: BTreeSet<u32>,
+    /// Bytes times seconds of their memory, from the points over time.
+    pub byte_seconds: f64,
+    sum: Rdd<'a>,
 }
 
-impl Figures for Rdd<'_> {
-    /// Replication of each partition according to the storage level.
-    fn copies(&self) -> u64 {
-        let words = |level: &str| {
-            let copies = level.split(' ').find_map(|word| word.strip_suffix('x'));
-            copies.and_then(|copies| copies.parse().ok())
+impl<'a> std::ops::Deref for Group<'a> {
+    type Target = Rdd<'a>;
+
+    fn deref(&self) -> &Rdd<'a> {
+        &self.sum
+    }
+}
+
+/// What RDDs of a page have in common, in words.
+pub const fn in_common(by: Option<By>) -> &'static str {
+    match by {
+        None => "name or call site",
+        Some(By::Query) => "query",
+        Some(By::Node) => "plan node",
+        Some(By::Callsite) => "call site",
+        Some(By::Name) => "name",
+        Some(By::Rdd) => "RDD",
+    }
+}
+
+/// The group of an RDD. By default the name that the application gave it; where Spark named it by its class, such as
+/// `MapPartitionsRDD`, the call site.
+pub fn rdd_names(facts: &Facts, row: &RddRow) -> String {
+    let is_given = |name: &str| !name.is_empty() && (name.contains(' ') || !name.ends_with("RDD"));
+    let name = row.name.as_deref();
+    match facts.by {
+        Some(By::Rdd) => match (row.rdd_id, name) {
+            (Some(id), Some(name)) => format!("{id}: {name}"),
+            (Some(id), None) => format!("RDD {id}"),
+            (None, name) => name.unwrap_or("(no name)").to_owned(),
+        },
+        Some(by) => rdd_group(row, by.into()),
+        None if row.rdd_id.is_none() || name.is_some_and(is_given) => rdd_group(row, GroupBy::Name),
+        None if row.call_site.is_some() => rdd_group(row, GroupBy::CallSite),
+        None => rdd_group(row, GroupBy::Name),
+    }
+}
+
+/// The groups of a page by their names.
+pub fn groups<'a>(facts: &'a Facts, timeline: &Timeline<'_>) -> Vec<Group<'a>> {
+    let areas = timeline.byte_seconds();
+    let mut groups: BTreeMap<String, Group<'a>> = BTreeMap::new();
+    for rdd in Rdd::group(&facts.rdds, &facts.pages) {
+        // An executor may not know the name of an RDD yet.
+        let named = rdd.rows.iter().find(|row| row.name.is_some());
+        let Some(row) = named.or(rdd.rows.first()) else {
+            continue;
         };
-        let levels = self
-            .rows
-            .iter()
-            .filter_map(|row| row.storage_level.as_deref());
-        levels.filter_map(words).max().unwrap_or(1)
+        let label = rdd_names(facts, row);
+        let group = groups.entry(label.clone()).or_insert_with(|| Group {
+            label,
+            ids: BTreeSet::new(),
+            byte_seconds: 0.0,
+            sum: Rdd::default(),
+        });
+        group.ids.extend(rdd.id);
+        group.byte_seconds += rdd.id.and_then(|id| areas.get(&id)).unwrap_or(&0.0);
+        group.sum.rows.extend(rdd.rows);
+        group.sum.pages.extend(rdd.pages);
+    }
+    groups.into_values().collect()
+}
+
+/// Replication of each partition according to the storage level.
+fn copies(row: &RddRow) -> u64 {
+    let level = row.storage_level.as_deref().unwrap_or_default();
+    let copies = level.split(' ').find_map(|word| word.strip_suffix('x'));
+    copies.and_then(|copies| copies.parse().ok()).unwrap_or(1)
+}
+
+/// The storage level by its name in Spark, or else by its description.
+fn level(row: &RddRow) -> Option<&str> {
+    let name = row.storage_level_name.as_deref();
+    name.or(row.storage_level.as_deref())
+}
+
+/// Ids of a group in words: the first ones, and how many more.
+fn ids(ids: &BTreeSet<u32>) -> String {
+    const SHOWN: usize = 4;
+    let first: Vec<String> = ids.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = match ids.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("RDD {}{more}", first.join(", "))
+}
+
+/// Distinct texts of rows, the first ones.
+fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 3;
+    let texts: BTreeSet<&str> = texts.filter(|text| !text.is_empty()).collect();
+    let first: Vec<&str> = texts.iter().take(SHOWN).copied().collect();
+    shortened(&first.join(", "), 160)
+}
+
+/// Figures of RDDs in these tables.
+impl Group<'_> {
+    fn name_cell(&self, has_level: bool) -> Cell {
+        let mut more = Vec::new();
+        if !self.ids.is_empty() {
+            more.push(ids(&self.ids));
+        }
+        let rows = || self.rows.iter();
+        let sites: BTreeSet<String> = rows()
+            .filter_map(|row| made_at(row.call_site.as_deref(), row.node.as_deref()))
+            .filter(|site| *site != self.label)
+            .collect();
+        more.push(distinct(sites.iter().map(String::as_str)));
+        if has_level {
+            more.push(distinct(rows().filter_map(|row| level(row))));
+        }
+        more.retain(|part| !part.is_empty());
+        Cell::Name(shortened(&self.label, 160), more.join("; "))
     }
 
-    fn name_cell(&self) -> Cell {
-        let name = self.name().unwrap_or("(no name)");
-        let site = made_at(self.call_site(), self.node());
-        let shown = match self.id {
-            Some(id) => format!("{id}: {}", shortened(name, 160)),
-            None => name.to_owned(),
-        };
-        Cell::Name(shown, shortened(&site.unwrap_or_default(), 160))
+    /// Partitions of all RDDs of the group, and blocks of them where each has several.
+    fn partitions(&self) -> Option<(u64, u64)> {
+        let mut known: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for row in &self.rows {
+            if let (Some(id), Some(partitions)) = (row.rdd_id, row.partitions) {
+                let (most, times) = known.entry(id).or_default();
+                *most = (*most).max(partitions.into());
+                *times = (*times).max(copies(row));
+            }
+        }
+        let cached = known.values().copied();
+        let most = cached.clone().map(|(_, times)| times).max()?;
+        let all = cached.map(|(partitions, _)| partitions);
+        Some((all.fold(0, u64::saturating_add), most))
     }
 
     /// A ratio of page walks over all executors: the mean, by their cycles.
@@ -110,14 +222,10 @@ pub fn walk_columns(facts: &Facts) -> Vec<String> {
     names
 }
 
-fn grouped(facts: &Facts) -> Vec<Rdd<'_>> {
-    Rdd::group(&facts.rdds, &facts.pages)
-}
-
 /// Writes the tables of RDDs: memory, placement and cost.
-pub fn rdds(body: &mut Markup, facts: &Facts) {
+pub fn rdds(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     let figures = walk_columns(facts);
-    let mut holding: Vec<Rdd<'_>> = grouped(facts);
+    let mut holding = groups(facts, timeline);
     let most = |row: &RddRow| {
         let storage = row.storage_memory_peak_bytes;
         storage.saturating_add(row.execution_memory_peak_bytes)
@@ -128,9 +236,13 @@ pub fn rdds(body: &mut Markup, facts: &Facts) {
     };
     holding.retain(|rdd| rdd.sum(most) > 0);
     sort_by_key(&mut holding, |rdd| {
-        std::cmp::Reverse((rdd.sum(now), rdd.sum(most)))
+        // Bytes times seconds of a page are far below the largest integer.
+        let area = rdd.byte_seconds as u64;
+        std::cmp::Reverse((area, rdd.sum(now), rdd.sum(most)))
     });
-    body.line("h3", &[], "What they hold, and where");
+    let by = in_common(facts.by);
+    let heading = format!("What they hold, and where, by {by}");
+    body.line("h3", &[], &heading);
     if holding.is_empty() {
         body.line(
             "p",
@@ -145,10 +257,10 @@ pub fn rdds(body: &mut Markup, facts: &Facts) {
         let absent = table(body, "holding", holding_columns(&holding));
         note(body, &absent, "", left);
     }
-    let mut costly: Vec<Rdd<'_>> = grouped(facts);
+    let mut costly = groups(facts, timeline);
     costly.retain(|rdd| rdd.cost(&figures) != (0, 0));
     sort_by_key(&mut costly, |rdd| std::cmp::Reverse(rdd.cost(&figures)));
-    body.line("h3", &[], "What they cost");
+    body.line("h3", &[], &format!("What they cost, by {by}"));
     if costly.is_empty() {
         body.line(
             "p",
@@ -167,7 +279,7 @@ pub fn rdds(body: &mut Markup, facts: &Facts) {
     note(body, &absent, &why, left);
 }
 
-fn cut(rdds: &mut Vec<Rdd<'_>>) -> usize {
+fn cut(rdds: &mut Vec<Group<'_>>) -> usize {
     let left = rdds.len().saturating_sub(RDD_ROWS);
     rdds.truncate(RDD_ROWS);
     left
@@ -183,7 +295,7 @@ fn note(body: &mut Markup, absent: &[String], why: &str, left: usize) {
     }
     if left > 0 {
         words.push_str(&format!(
-            " {left} more RDDs are left out; smtt-ctl rdds has them."
+            " {left} more rows are left out; smtt-ctl rdds has them."
         ));
     }
     if !words.is_empty() {
@@ -193,45 +305,50 @@ fn note(body: &mut Markup, absent: &[String], why: &str, left: usize) {
 
 /// Bytes; zero as a plain 0.
 pub fn bytes_or_none(bytes: u64) -> Cell {
-    Cell::Value(if bytes == 0 {
-        "0".to_owned()
-    } else {
-        units::bytes(bytes)
-    })
+    marked_bytes(bytes, "")
 }
 
-fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
+/// Bytes with a mark before them.
+fn marked_bytes(bytes: u64, mark: &str) -> Cell {
+    let shown = match bytes {
+        0 => "0".to_owned(),
+        bytes => format!("{mark}{}", units::bytes(bytes)),
+    };
+    Cell::Number(bytes as f64, shown)
+}
+
+fn holding_columns(rdds: &[Group<'_>]) -> Vec<Column> {
     vec![
         Column::new(
-            "RDD",
-            "id, name, where it was made, storage level",
+            "RDDs",
+            "what they have in common, their ids, where they were made, storage level",
+            rdds,
+            |rdd| rdd.name_cell(true),
+        ),
+        Column::new(
+            "Bytes × time",
+            "memory held, times the seconds for which it was: the area in the charts",
             rdds,
             |rdd| {
-                let level = rdd.rows.iter().find_map(|row| row.storage_level.as_deref());
-                match (rdd.name_cell(), level.map(|level| shortened(level, 60))) {
-                    (Cell::Name(name, site), Some(level)) if site.is_empty() => {
-                        Cell::Name(name, level)
-                    }
-                    (Cell::Name(name, site), Some(level)) => {
-                        Cell::Name(name, format!("{site}; {level}"))
-                    }
-                    (cell, _) => cell,
-                }
+                let area = (rdd.byte_seconds > 0.0).then_some(rdd.byte_seconds);
+                Cell::real(area, |area| format!("{}·s", units::bytes(area as u64)))
             },
         ),
         Column::new(
             "Cached",
-            "partitions in memory here, of all of the RDD; blocks, where each partition has several",
+            "partitions in memory here, of all of the RDDs; blocks, where each partition has several",
             rdds,
             |rdd| {
-                let all = rdd.rows.iter().find_map(|row| row.partitions);
-                let copies = rdd.copies();
-                let cached = units::count(rdd.sum(|row| row.partitions_cached));
-                Cell::Value(match all.map(units::count) {
+                let blocks = rdd.sum(|row| row.partitions_cached);
+                let cached = units::count(blocks);
+                let shown = match rdd.partitions() {
                     None => cached,
-                    Some(all) if copies > 1 => format!("{cached} of {copies} × {all}"),
-                    Some(all) => format!("{cached} of {all}"),
-                })
+                    Some((all, copies)) if copies > 1 => {
+                        format!("{cached} of {copies} × {}", units::count(all))
+                    }
+                    Some((all, _)) => format!("{cached} of {}", units::count(all)),
+                };
+                Cell::Number(blocks as f64, shown)
             },
         ),
         Column::new(
@@ -239,17 +356,9 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
             "storage memory now, as Spark accounts for it",
             rdds,
             |rdd| {
-                let tilde = if rdd.rows.iter().any(|row| row.storage_memory_estimated) {
-                    "~"
-                } else {
-                    ""
-                };
-                let bytes = rdd.sum(|row| row.storage_memory_bytes);
-                Cell::Value(if bytes == 0 {
-                    "0".to_owned()
-                } else {
-                    format!("{tilde}{}", units::bytes(bytes))
-                })
+                let is_estimated = rdd.rows.iter().any(|row| row.storage_memory_estimated);
+                let mark = if is_estimated { "~" } else { "" };
+                marked_bytes(rdd.sum(|row| row.storage_memory_bytes), mark)
             },
         ),
         Column::new(
@@ -326,13 +435,8 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
             Cell::Parts(nodes.into_iter().take(PARTS).map(part).collect())
         }),
         Column::new("Swapped", "bytes in swap", rdds, |rdd| {
-            Cell::maybe(rdd.seen(|row| row.swapped_bytes), |bytes| {
-                if bytes == 0 {
-                    "0".to_owned()
-                } else {
-                    units::bytes(bytes)
-                }
-            })
+            rdd.seen(|row| row.swapped_bytes)
+                .map_or(Cell::Absent, bytes_or_none)
         }),
         Column::new(
             "Remote reads",
@@ -344,20 +448,20 @@ fn holding_columns(rdds: &[Rdd<'_>]) -> Vec<Column> {
                 let share = local
                     .zip(remote)
                     .filter(|(local, remote)| local.saturating_add(*remote) > 0);
-                Cell::maybe(share, |(local, remote)| {
-                    units::share(remote as f64 / (local as f64 + remote as f64))
-                })
+                let share =
+                    share.map(|(local, remote)| remote as f64 / (local as f64 + remote as f64));
+                Cell::real(share, units::share)
             },
         ),
     ]
 }
 
-fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
+fn cost_columns(rdds: &[Group<'_>], figures: &[String]) -> Vec<Column> {
     let mut columns = vec![Column::new(
-        "RDD",
-        "id, name, where it was made",
+        "RDDs",
+        "what they have in common, their ids, where they were made",
         rdds,
-        Rdd::name_cell,
+        |rdd| rdd.name_cell(false),
     )];
     for figure in figures {
         let words = figure
@@ -380,7 +484,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
                 means,
                 rdds,
                 |rdd| {
-                    Cell::maybe(rdd.walk_ratio(figure), |ratio| match kind.as_str() {
+                    Cell::real(rdd.walk_ratio(figure), |ratio| match kind.as_str() {
                         "occupancy" => format!("{ratio:.4}"),
                         _ => units::small_share(ratio),
                     })
@@ -395,7 +499,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
         ));
     }
     let faults = [
-        ("Page faults", "in contexts that name the RDD"),
+        ("Page faults", "in contexts that name the RDDs"),
         ("By reads", "loads and instruction fetches"),
         ("By writes", "stores"),
         ("Major", "those that waited for a disk"),
@@ -429,7 +533,7 @@ fn cost_columns(rdds: &[Rdd<'_>], figures: &[String]) -> Vec<Column> {
                 .into_iter()
                 .max_by_key(|(_, faults)| *faults)
                 .filter(|(_, faults)| *faults > 0);
-            Cell::maybe(most, |(name, _)| shortened(&name, 60))
+            Cell::words(most.map(|(name, _)| shortened(&name, 60)))
         },
     ));
     columns

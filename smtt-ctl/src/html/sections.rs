@@ -5,38 +5,29 @@ use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::chart::{Size, Unit, chart};
+use super::document::folded;
 use super::markup::Markup;
-use super::rdds::bytes_or_none;
+use super::rdds::{bytes_or_none, groups, in_common, rdd_names};
 use super::tables::{Cell, Column, table};
 use super::timeline::Timeline;
 use super::{Facts, shortened};
 
-/// RDDs that have charts of their own.
-const SINGLE_RDDS: usize = 12;
+/// Groups of RDDs that have charts of their own.
+const SINGLE: usize = 12;
 /// Rows of the tables of tasks and stages.
 const ROWS: usize = 20;
 
 /// Rows of the table of executors.
 const EXECUTORS: usize = 1000;
 
-const LARGE: Size = Size {
-    width: 1140.0,
-    height: 260.0,
-};
-const SMALL: Size = Size {
-    width: 380.0,
-    height: 170.0,
-};
-
-fn rdd_name(facts: &Facts, id: u32) -> String {
-    let name = facts
-        .rdds
-        .iter()
-        .filter(|row| row.rdd_id == Some(id))
-        .find_map(|row| row.name.as_deref());
-    name.map_or_else(
+/// The group of an RDD by its id.
+fn group_name(facts: &Facts, id: u32) -> String {
+    let mut rows = facts.rdds.iter().filter(|row| row.rdd_id == Some(id));
+    let named = rows.clone().find(|row| row.name.is_some());
+    let row = named.or_else(|| rows.next());
+    row.map_or_else(
         || format!("RDD {id}"),
-        |name| format!("{id}: {}", shortened(name, 60)),
+        |row| shortened(&rdd_names(facts, row), 80),
     )
 }
 
@@ -53,11 +44,11 @@ fn executor(who: &ExecutorId) -> Cell {
     let id = who.executor_id.as_deref().map(|id| shortened(id, 40));
     match (id, &who.worker) {
         (Some(id), Some(worker)) => Cell::Name(id, shortened(worker, 100)),
-        (id, _) => Cell::maybe(id, |id| id),
+        (id, _) => Cell::words(id),
     }
 }
 
-/// Memory of all executors over time, by RDD, region, page size and node.
+/// Memory of all executors over time, by group of RDDs, region, page size and node.
 pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     if !timeline.is_drawable() {
         body.line(
@@ -68,23 +59,16 @@ pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
         return;
     }
     let times = &timeline.times_ms;
-    let rdds = timeline.by_rdd(|id| rdd_name(facts, id));
-    chart(
-        body,
-        "MemoryHeld, by RDD",
-        times,
-        &rdds,
-        &[],
-        Unit::Bytes,
-        LARGE,
-    );
+    let groups = timeline.by_group(|id| group_name(facts, id));
+    let title = format!("Memory held, by {} of the RDDs", in_common(facts.by));
+    chart(body, &title, times, &groups, &[], Unit::Bytes, Size::Large);
     body.element("div", &[("class", "charts")], |charts| {
         for (title, series) in [
             ("By region of Spark's memory", timeline.by_region(None)),
             ("By page size", timeline.by_page_size(None)),
             ("By NUMA node", timeline.by_node(None)),
         ] {
-            chart(charts, title, times, &series, &[], Unit::Bytes, SMALL);
+            chart(charts, title, times, &series, &[], Unit::Bytes, Size::Small);
         }
         match timeline.faults_per_second() {
             Some(faults) => chart(
@@ -94,7 +78,7 @@ pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                 &[faults],
                 &[],
                 Unit::PerSecond,
-                SMALL,
+                Size::Small,
             ),
             None => {
                 charts.line("p", &[("class", "empty")], "page faults: not measured");
@@ -103,10 +87,11 @@ pub fn memory(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     });
 }
 
-/// Charts of the largest RDDs.
-pub fn single_rdds(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
-    let rdds = timeline.largest_rdds();
-    if !timeline.is_drawable() || rdds.is_empty() {
+/// Charts of the RDDs that held most bytes for most of the time.
+pub fn single(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
+    let mut groups = groups(facts, timeline);
+    groups.retain(|group| group.byte_seconds > 0.0);
+    if groups.is_empty() {
         body.line(
             "p",
             &[("class", "empty")],
@@ -114,34 +99,31 @@ pub fn single_rdds(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
         );
         return;
     }
-    for id in rdds.iter().take(SINGLE_RDDS) {
-        body.element("h3", &[], |h3| {
-            h3.claimed(&rdd_name(facts, *id));
-        });
-        body.element("div", &[("class", "charts")], |charts| {
-            for (title, series) in [
-                ("By region", timeline.by_region(Some(*id))),
-                ("By page size", timeline.by_page_size(Some(*id))),
-                ("By NUMA node", timeline.by_node(Some(*id))),
-            ] {
-                chart(
-                    charts,
-                    title,
-                    &timeline.times_ms,
-                    &series,
-                    &[],
-                    Unit::Bytes,
-                    SMALL,
-                );
-            }
+    sort_by_key(&mut groups, |group| {
+        std::cmp::Reverse(group.byte_seconds as u64)
+    });
+    for (at, group) in groups.iter().take(SINGLE).enumerate() {
+        let area = format!("{}·s", units::bytes(group.byte_seconds as u64));
+        folded(body, "h3", at == 0, &group.label, &area, |body| {
+            body.element("div", &[("class", "charts")], |charts| {
+                let ids = Some(&group.ids);
+                for (title, series) in [
+                    ("By region", timeline.by_region(ids)),
+                    ("By page size", timeline.by_page_size(ids)),
+                    ("By NUMA node", timeline.by_node(ids)),
+                ] {
+                    let times = &timeline.times_ms;
+                    chart(charts, title, times, &series, &[], Unit::Bytes, Size::Small);
+                }
+            });
         });
     }
-    if rdds.len() > SINGLE_RDDS {
-        let more = rdds.len() - SINGLE_RDDS;
+    if groups.len() > SINGLE {
+        let more = groups.len() - SINGLE;
         body.line(
             "p",
             &[("class", "soft")],
-            &format!("{more} RDDs that held less have no charts of their own."),
+            &format!("{more} that held less have no charts of their own."),
         );
     }
 }
@@ -171,7 +153,7 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
             &stages,
             &[most],
             Unit::Bytes,
-            LARGE,
+            Size::Large,
         );
     }
     let mut rows: Vec<_> = facts
@@ -208,17 +190,17 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                     "Largest task, at most",
                     "the most execution memory of one of its tasks",
                     &rows,
-                    |row| Cell::Value(units::bytes(row.execution_memory_peak_bytes)),
+                    |row| bytes_or_none(row.execution_memory_peak_bytes),
                 ),
                 Column::new("Tasks", "that ended here", &rows, |row| {
-                    Cell::Value(units::count(
+                    Cell::count(
                         row.tasks_succeeded
                             .saturating_add(row.tasks_failed)
                             .saturating_add(row.tasks_killed),
-                    ))
+                    )
                 }),
                 Column::new("Task time", "of ended tasks", &rows, |row| {
-                    Cell::Value(units::duration(row.task_time_ns))
+                    Cell::maybe(Some(row.task_time_ns), units::duration)
                 }),
                 Column::new("Page faults", "of its tasks", &rows, |row| {
                     Cell::maybe(row.faults.page_faults, units::count)
@@ -245,12 +227,12 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                     Cell::maybe(row.task_attempt_id, |id| id.to_string())
                 }),
                 Column::new("Stage", "id and attempt", &tasks, |row| {
-                    Cell::maybe(row.stage_id, |id| {
+                    Cell::maybe(row.stage_id.map(u64::from), |id| {
                         format!("{id}.{}", row.stage_attempt.unwrap_or(0))
                     })
                 }),
                 Column::new("Partition", "that it computes", &tasks, |row| {
-                    Cell::maybe(row.partition, |id| id.to_string())
+                    Cell::maybe(row.partition.map(u64::from), |id| id.to_string())
                 }),
                 Column::new("Executor", "id of the executor", &tasks, |row| {
                     executor(&row.who)
@@ -259,7 +241,7 @@ pub fn execution(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
                     "Execution memory, at most",
                     "the most that it held",
                     &tasks,
-                    |row| Cell::Value(units::bytes(row.execution_memory_peak_bytes)),
+                    |row| bytes_or_none(row.execution_memory_peak_bytes),
                 ),
                 Column::new(
                     "Duration",
@@ -316,7 +298,7 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 "Without context",
                 "share of page faults of the collector, compilers and others",
                 rows,
-                |row| Cell::maybe(row.unattributed_share, units::share),
+                |row| Cell::real(row.unattributed_share, units::share),
             ),
             Column::new(
                 "Before tracing",
@@ -356,13 +338,13 @@ pub fn executors(body: &mut Markup, facts: &Facts) {
                 rows,
                 |row| {
                     let nodes = process(row).and_then(|process| process.cpu_nodes.clone());
-                    Cell::maybe(nodes, |nodes| {
+                    Cell::words(nodes.map(|nodes| {
                         nodes
                             .iter()
                             .map(u32::to_string)
                             .collect::<Vec<_>>()
                             .join(", ")
-                    })
+                    }))
                 },
             ),
             Column::new("JVM options", "those that advice depends on", rows, |row| {

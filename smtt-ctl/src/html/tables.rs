@@ -9,7 +9,9 @@ use super::markup::Markup;
 pub enum Cell {
     /// Nothing was measured.
     Absent,
-    /// A number or a trusted word.
+    /// A number: as it is sorted, and as it is shown.
+    Number(f64, String),
+    /// A trusted word.
     Value(String),
     /// An untrusted name, with details below.
     Name(String, String),
@@ -18,9 +20,26 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// A number that may be absent.
-    pub fn maybe<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> Self {
-        value.map_or(Self::Absent, |value| Self::Value(shown(value)))
+    /// A whole number that may be absent.
+    pub fn maybe(value: Option<u64>, shown: impl FnOnce(u64) -> String) -> Self {
+        value.map_or(Self::Absent, |value| {
+            Self::Number(value as f64, shown(value))
+        })
+    }
+
+    /// A real number that may be absent.
+    pub fn real(value: Option<f64>, shown: impl FnOnce(f64) -> String) -> Self {
+        value.map_or(Self::Absent, |value| Self::Number(value, shown(value)))
+    }
+
+    /// Trusted words that may be absent.
+    pub fn words(words: Option<String>) -> Self {
+        words.map_or(Self::Absent, Self::Value)
+    }
+
+    /// A count.
+    pub fn count(value: u64) -> Self {
+        Self::Number(value as f64, units::count(value))
     }
 }
 
@@ -49,7 +68,7 @@ impl Column {
         self.cells.iter().all(|cell| match cell {
             Cell::Absent => true,
             Cell::Parts(parts) => parts.is_empty(),
-            Cell::Value(_) | Cell::Name(..) => false,
+            Cell::Number(..) | Cell::Value(_) | Cell::Name(..) => false,
         })
     }
 
@@ -70,7 +89,12 @@ pub fn table(markup: &mut Markup, id: &str, columns: Vec<Column>) -> Vec<String>
         .unwrap_or(0);
     let (absent, columns): (Vec<Column>, Vec<Column>) =
         columns.into_iter().partition(Column::is_empty);
-    markup.element("div", &[("class", "wide")], |wide| {
+    let frame = [
+        ("class", "wide"),
+        // A part of the page that scrolls can be reached without a mouse.
+        ("tabindex", "0"),
+    ];
+    markup.element("div", &frame, |wide| {
         wide.element("table", &[("class", "data"), ("id", id)], |table| {
             table.element("thead", &[], |head| {
                 head.element("tr", &[], |row| {
@@ -101,6 +125,7 @@ pub fn table(markup: &mut Markup, id: &str, columns: Vec<Column>) -> Vec<String>
 fn cell(row: &mut Markup, cell: &Cell) {
     match cell {
         Cell::Absent => row.line("td", &[("class", "soft"), ("title", "not measured")], "–"),
+        Cell::Number(number, shown) => row.line("td", &[("data-sort", &number.to_string())], shown),
         Cell::Value(value) => row.line("td", &[], value),
         Cell::Name(name, more) => row.element("td", &[("class", "name")], |inside| {
             inside.claimed(name);

@@ -1,5 +1,6 @@
 //! Tests of the document: well-formed for any claimed text, without external resources, and without unmeasured figures.
 
+mod looks;
 mod two_nodes;
 
 use super::*;
@@ -148,6 +149,7 @@ fn facts(name: &str, rdds: u32) -> Facts {
             surroundings: Surroundings::default(),
         }],
         asked: None,
+        by: None,
         has_all_stages: true,
     }
 }
@@ -172,9 +174,13 @@ fn whatever_is_claimed_the_page_is_well_formed_and_asks_for_nothing() {
             let document = parsed(&page);
             for node in document.descendants().filter(roxmltree::Node::is_element) {
                 let element = node.tag_name().name();
+                let is_ours = node.text() == Some(document::SCRIPT);
                 assert!(
-                    !["script", "img", "link", "iframe", "object", "base", "form"]
-                        .contains(&element),
+                    (element == "script") == is_ours,
+                    "a script that is not the page's: {node:?}"
+                );
+                assert!(
+                    !["img", "link", "iframe", "object", "base", "form"].contains(&element),
                     "{element}"
                 );
                 for attribute in node.attributes() {
@@ -184,6 +190,7 @@ fn whatever_is_claimed_the_page_is_well_formed_and_asks_for_nothing() {
                     assert!(name != "style" || value.starts_with("width:"), "{value}");
                 }
             }
+            assert_eq!(page.matches("<script").count(), 1, "one script");
             assert!(!include_str!("style.css").contains("url("));
             assert!(!page.contains(['\u{0}', '\u{1b}', '\u{202e}']));
         }
@@ -209,7 +216,7 @@ fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
     };
     let holding = table("holding");
     assert!(
-        holding.contains("1: links") && holding.contains("2.0 MiB"),
+        holding.contains("links|RDD 0, 1") && holding.contains("3.0 MiB"),
         "{holding}"
     );
     // No page was examined and no read was attributed to a node: the columns are absent and the note says why.
@@ -224,21 +231,23 @@ fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
         "{page}"
     );
     assert!(page.contains("Page walks were not measured: this CPU has no event for them."));
-    assert!(table("costing").contains("5,000"));
+    assert!(table("costing").contains("10,000"));
     assert!(page.contains("node 1") && page.contains("4 KiB pages"));
 }
 
 #[test]
 fn long_lists_are_cut_and_the_page_says_so() {
-    let page = document::page(&facts("links", 300));
+    let mut facts = facts("links", 300);
+    facts.by = Some(By::Rdd);
+    let page = document::page(&facts);
     let document = parsed(&page);
     let rows = document
         .descendants()
         .filter(|node| node.tag_name().name() == "tr")
         .count();
     assert!((400..450).contains(&rows), "{rows}");
-    assert!(page.contains("100 more RDDs are left out"));
-    assert!(page.contains("288 RDDs that held less have no charts"));
+    assert!(page.contains("100 more rows are left out"));
+    assert!(page.contains("288 that held less have no charts"));
 }
 
 #[test]
@@ -291,6 +300,7 @@ fn times_of_a_process_that_a_worker_invents_make_a_page() {
 #[test]
 fn replicas_are_no_further_partitions() {
     let mut facts = facts("app", 2);
+    facts.by = Some(By::Rdd);
     for row in &mut facts.rdds {
         row.partitions = Some(4);
         row.partitions_cached = 4;
@@ -306,4 +316,134 @@ fn replicas_are_no_further_partitions() {
     for cell in [">8 of 2 × 4<", ">4 of 4<"] {
         assert!(page.contains(cell), "no {cell} in {page}");
     }
+}
+
+#[test]
+fn rdds_of_a_name_or_a_call_site_are_one_row_and_one_series() {
+    let mut facts = facts("links", 3);
+    for (row, name) in facts
+        .rdds
+        .iter_mut()
+        .zip(["links", "MapPartitionsRDD", "ShuffledRDD"])
+    {
+        row.name = Some(name.to_owned());
+        row.call_site = Some("join at Rank.scala:9".to_owned());
+        row.storage_level_name = Some("MEMORY_AND_DISK_SER".to_owned());
+    }
+    let shown = |facts: &Facts| {
+        let page = document::page(facts);
+        let document = parsed(&page);
+        let names = |id: &str, tag: &str| -> Vec<String> {
+            let part = document
+                .descendants()
+                .find(|node| node.attribute("id") == Some(id));
+            let names = part.into_iter().flat_map(|part| part.descendants());
+            let names = names.filter(|node| node.has_tag_name(tag));
+            names
+                .filter_map(|name| {
+                    let inside = name.descendants().find(|node| node.has_tag_name("bdi"))?;
+                    Some(inside.text()?.to_owned())
+                })
+                .collect()
+        };
+        let rows = names("holding", "td");
+        let figure = names("memory", "li");
+        assert!(page.contains("MEMORY_AND_DISK_SER"), "{page}");
+        let series = figure[..rows.len()].to_vec();
+        (rows, series)
+    };
+    // RDDs 1 and 2 hold 2 and 3 MiB, RDD 0 one: the group of both is first, in the table and in the chart.
+    let (rows, series) = shown(&facts);
+    assert_eq!(rows, ["join at Rank.scala:9", "links"]);
+    assert_eq!(series, rows);
+    facts.by = Some(By::Rdd);
+    let (rows, series) = shown(&facts);
+    assert_eq!(rows, ["2: ShuffledRDD", "1: MapPartitionsRDD", "0: links"]);
+    assert_eq!(series, rows);
+}
+
+#[test]
+fn what_held_memory_for_longer_is_before_what_held_more() {
+    let mut facts = facts("app", 2);
+    facts.by = Some(By::Rdd);
+    // RDD 1 holds 100 MiB at one of ten points, RDD 0 20 MiB at all of them.
+    for (at, point) in facts.history.rows[0].points.iter_mut().enumerate() {
+        point.rdds[0].storage_heap_bytes = 20 * MIB;
+        point.rdds[1].storage_heap_bytes = if at == 4 { 100 * MIB } else { 0 };
+        point.rdds[0].execution_off_heap_bytes = 0;
+        point.rdds[1].execution_off_heap_bytes = 0;
+    }
+    let page = document::page(&facts);
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
+    assert!(at("<bdi>0: app</bdi>") < at("<bdi>1: app</bdi>"));
+    // 20 MiB for 18 s, 100 MiB for 2 s.
+    assert!(page.contains("360.0 MiB·s") && page.contains("200.0 MiB·s"));
+}
+
+#[test]
+fn the_first_sentence_says_what_was_lost_where() {
+    const MS: u64 = 1_000_000;
+    let mut facts = facts("links", 1);
+    let lead = |facts: &Facts| {
+        let page = document::page(facts);
+        let document = parsed(&page);
+        let mut all = document.descendants();
+        let line = all.find(|node| node.attribute("id") == Some("lead"));
+        let texts = line.into_iter().flat_map(|line| line.descendants());
+        texts
+            .filter(roxmltree::Node::is_text)
+            .filter_map(|node| node.text())
+            .collect::<String>()
+    };
+    assert!(lead(&facts).starts_with("No task has ended yet"));
+    let stage = |id: u32, task_ms: u64, collection_ms: u64| {
+        let mut row = facts.stages[0].clone();
+        row.stage_id = Some(id);
+        row.name = Some("map".to_owned());
+        row.task_time_ns = task_ms * MS;
+        row.used.collection_ns = Some(collection_ms * MS);
+        row.used.cpu_wait_ns = Some(1);
+        row.used.memory_spilled_bytes = (id == 4).then_some(3 * MIB);
+        row
+    };
+    facts.stages = vec![stage(3, 10_000, 1000), stage(4, 30_000, 3200)];
+    facts.stages[0].faults.page_fault_time_ns = Some(1900 * MS);
+    facts.stages[0].faults.page_fault_time_error_ns = Some(100 * MS);
+    facts.stages[0].faults.page_faults = Some(500_000);
+    facts.stages[0].faults.page_faults_timed = Some(1000);
+    facts.rdds[0].faults.page_fault_time_ns = Some(1200 * MS);
+    let spans = &mut facts.application.executors[0].spans;
+    spans.insert(
+        "shuffle_fetch".to_owned(),
+        smtt_model::rows::SpanRow {
+            count: 3,
+            duration_ns: 800 * MS,
+        },
+    );
+    facts.advice.findings[0].saving = Some(smtt_model::advise::Saving::new(1.0, 2.0, 3.0));
+    assert_eq!(
+        lead(&facts),
+        "Of 40.0 s of task time, 4.2 s (10.5 %) went to garbage collection, most in stage 4: map (3.2 s); \
+         1.9 s \u{b1} 0.1 s (4.8 %) went to page faults, most in links (1.2 s); \
+         0.8 s (2.0 %) went to waits for shuffle data. \
+         3.0 MiB were spilled, most in stage 4: map (3.0 MiB). \
+         The remedy that saves most: links, 2.0 s (between 1.0 s and 3.0 s)."
+    );
+    let page = document::page(&facts);
+    assert!(page.contains("Not measured, so in no sum: waits for a disk."));
+    facts.has_all_stages = false;
+    assert!(lead(&facts).starts_with("Of 40.0 s of task time of the 2 stages on this page, "));
+}
+
+#[test]
+fn only_the_pages_own_script_may_run() {
+    let page = document::page(&facts("app", 1));
+    let start = page.find("<script>").expect("a script") + "<script>".len();
+    let script = &page[start..start + page[start..].find("</script>").expect("its end")];
+    // As a browser does it.
+    let digest = base64::Engine::encode(
+        &base64::engine::general_purpose::STANDARD,
+        <sha2::Sha256 as sha2::Digest>::digest(script),
+    );
+    assert!(page.contains(&format!("script-src &#39;sha256-{digest}&#39;")));
 }

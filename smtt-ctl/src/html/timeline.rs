@@ -1,6 +1,6 @@
 //! Histories of several executors on one time axis, as series that stack.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::protocol::Histories;
 use smtt_model::rows::HistoryRow;
@@ -108,30 +108,28 @@ impl<'a> Timeline<'a> {
 
     fn rdd_sums<Key: Ord + Clone>(
         &self,
-        rdd: Option<u32>,
+        rdds: Option<&BTreeSet<u32>>,
         of: impl Fn(&RddPoint, &mut dyn FnMut(Key, u64)),
     ) -> BTreeMap<Key, Vec<f64>> {
         self.sums(|point, add| {
-            for held in point
-                .rdds
-                .iter()
-                .filter(|held| rdd.is_none() || held.rdd_id == rdd)
-            {
+            for held in point.rdds.iter().filter(|held| {
+                rdds.is_none_or(|rdds| held.rdd_id.is_some_and(|id| rdds.contains(&id)))
+            }) {
                 of(held, add);
             }
         })
     }
 
-    /// Bytes by region of Spark's memory, for one RDD or for all.
+    /// Bytes by region of Spark's memory, for these RDDs or for all.
     #[must_use]
-    pub fn by_region(&self, rdd: Option<u32>) -> Vec<Series> {
+    pub fn by_region(&self, rdds: Option<&BTreeSet<u32>>) -> Vec<Series> {
         const REGIONS: [(&str, &str); 4] = [
             ("storage, on the heap", "k1"),
             ("storage, off heap", "k2"),
             ("execution, on the heap", "k3"),
             ("execution, off heap", "k4"),
         ];
-        let sums = self.rdd_sums(rdd, |held, add| {
+        let sums = self.rdd_sums(rdds, |held, add| {
             add(0, held.storage_heap_bytes);
             add(1, held.storage_off_heap_bytes);
             add(2, held.execution_heap_bytes);
@@ -145,13 +143,13 @@ impl<'a> Timeline<'a> {
 
     /// Bytes by page size.
     #[must_use]
-    pub fn by_page_size(&self, rdd: Option<u32>) -> Vec<Series> {
+    pub fn by_page_size(&self, rdds: Option<&BTreeSet<u32>>) -> Vec<Series> {
         // Page sizes first, then bytes without one.
         const UNKNOWN: (u8, u64) = (1, 0);
         const SWAPPED: (u8, u64) = (2, 0);
         const WITHOUT: (u8, u64) = (3, 0);
         const NOT_EXAMINED: (u8, u64) = (4, 0);
-        let sums = self.rdd_sums(rdd, |held, add| {
+        let sums = self.rdd_sums(rdds, |held, add| {
             let Some(pages) = &held.pages else {
                 return add(NOT_EXAMINED, held.held_bytes());
             };
@@ -190,9 +188,9 @@ impl<'a> Timeline<'a> {
 
     /// Bytes by NUMA node.
     #[must_use]
-    pub fn by_node(&self, rdd: Option<u32>) -> Vec<Series> {
+    pub fn by_node(&self, rdds: Option<&BTreeSet<u32>>) -> Vec<Series> {
         const NOWHERE: u64 = u64::MAX;
-        let sums = self.rdd_sums(rdd, |held, add| {
+        let sums = self.rdd_sums(rdds, |held, add| {
             let mut rest = held.held_bytes();
             for node in held
                 .pages
@@ -216,20 +214,20 @@ impl<'a> Timeline<'a> {
         bounded(sums.into_iter().map(name).collect())
     }
 
-    /// Bytes by RDD: the largest ones, and the sum of the others.
+    /// Bytes by group of RDDs: those that held most bytes for most of the time, and the sum of the others.
     #[must_use]
-    pub fn by_rdd(&self, name_of: impl Fn(u32) -> String) -> Vec<Series> {
+    pub fn by_group(&self, group_of: impl Fn(u32) -> String) -> Vec<Series> {
         let sums = self.rdd_sums(None, |held, add| {
             let key = match (held.rdd_id, held.no_rdd) {
-                (Some(id), _) => Some(id),
-                (None, true) => Some(u32::MAX),
+                (Some(id), _) => Some(Some(group_of(id))),
+                (None, true) => Some(None),
                 (None, false) => None,
             };
             add(key, held.held_bytes());
         });
         largest(sums, 8, |key| match key {
-            Some(u32::MAX) => Some("no RDD (broadcasts and others)".to_owned()),
-            Some(id) => Some(name_of(*id)),
+            Some(Some(group)) => Some(group.clone()),
+            Some(None) => Some("no RDD (broadcasts and others)".to_owned()),
             None => None,
         })
     }
@@ -284,20 +282,21 @@ impl<'a> Timeline<'a> {
         counted.then(|| series("page faults per second", "k1", values))
     }
 
-    /// RDDs by peak of memory, the largest first.
+    /// Bytes times seconds of each RDD that held memory at a moment.
     #[must_use]
-    pub fn largest_rdds(&self) -> Vec<u32> {
+    pub fn byte_seconds(&self) -> BTreeMap<u32, f64> {
         let sums = self.rdd_sums(None, |held, add| {
             if let Some(id) = held.rdd_id {
                 add(id, held.held_bytes());
             }
         });
-        let mut peaks: Vec<(u64, u32)> = sums
-            .into_iter()
-            .map(|(id, values)| (peak(&values) as u64, id))
-            .collect();
-        peaks.sort_unstable_by_key(|(peak, id)| (std::cmp::Reverse(*peak), *id));
-        peaks.into_iter().map(|(_, id)| id).collect()
+        let of = |(id, values): (u32, Vec<f64>)| {
+            let spans = self.times_ms.windows(2).zip(&values);
+            // A value holds until the next moment.
+            let area = spans.map(|(span, bytes)| (span[1] - span[0]) as f64 / 1e3 * bytes);
+            (id, area.sum())
+        };
+        sums.into_iter().map(of).collect()
     }
 }
 
@@ -318,17 +317,18 @@ fn series(label: &str, class: &str, values: Vec<f64>) -> Series {
     }
 }
 
-fn peak(values: &[f64]) -> f64 {
-    values.iter().copied().fold(0.0, f64::max)
+/// What a series ranks by: the moments are equally far apart, so its sum is its bytes times time.
+fn area(values: &[f64]) -> f64 {
+    values.iter().sum()
 }
 
-/// At most [`SERIES`] series: those with the highest peaks, and the sum of the others.
+/// At most [`SERIES`] series: those with most bytes times time, and the sum of the others.
 fn bounded(mut list: Vec<Series>) -> Vec<Series> {
     if list.len() <= SERIES {
         return list;
     }
     sort_by(&mut list, |left, right| {
-        peak(&right.values).total_cmp(&peak(&left.values))
+        area(&right.values).total_cmp(&area(&left.values))
     });
     let others = list.split_off(SERIES - 1);
     let mut sum = vec![0.0; others[0].values.len()];
@@ -340,7 +340,7 @@ fn bounded(mut list: Vec<Series>) -> Vec<Series> {
     list
 }
 
-/// The series with the highest peaks under their names, and the sum of the others. Series without a name are others.
+/// The series with most bytes times time under their names, and the sum of the others. Series without a name are others.
 fn largest<Key: Ord>(
     sums: BTreeMap<Key, Vec<f64>>,
     room: usize,
@@ -352,7 +352,7 @@ fn largest<Key: Ord>(
         .collect();
     sort_by(&mut all, |left, right| {
         let named = right.0.is_some().cmp(&left.0.is_some());
-        named.then(peak(&right.1).total_cmp(&peak(&left.1)))
+        named.then(area(&right.1).total_cmp(&area(&left.1)))
     });
     let named = all.iter().filter(|(name, _)| name.is_some()).count();
     let others = all.split_off(named.min(room));
@@ -447,13 +447,14 @@ mod tests {
             (11, 980_000)
         );
         assert_eq!(timeline.times_ms[10], 1_000_000);
-        let region = timeline.by_region(Some(7));
+        let region = timeline.by_region(Some(&BTreeSet::from([7])));
         assert_eq!(region.len(), 1, "what was never held is no series");
         assert_eq!(region[0].values[2], 400.0);
         assert_eq!(region[0].values[3], 1200.0);
         assert_eq!(region[0].values[10], 400.0, "the second one is dead");
-        assert!(timeline.by_region(Some(8)).is_empty());
-        assert_eq!(timeline.largest_rdds(), [7]);
+        assert!(timeline.by_region(Some(&BTreeSet::from([8]))).is_empty());
+        // 400 bytes for 20 s, and 800 bytes for 4 s and the 6 s in which a late point is awaited.
+        assert_eq!(timeline.byte_seconds(), BTreeMap::from([(7, 16_000.0)]));
         let faults = timeline.faults_per_second().expect("counted");
         assert_eq!(
             (faults.values[0], faults.values[1], faults.values[4]),

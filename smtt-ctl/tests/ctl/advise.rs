@@ -56,7 +56,11 @@ fn a_page_is_written_for_one_application_and_a_folder_takes_all() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let page = String::from_utf8(output.stdout).expect("text");
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
-    assert!(page.contains("7: ranks of a job"), "{page}");
+    assert!(page.contains("ranks of a job whose author"), "{page}");
+    let by_rdd = daemon.ctl(&["report", "--html", "--by", "rdd"]);
+    let by_rdd = String::from_utf8(by_rdd.stdout).expect("text");
+    assert!(by_rdd.contains("7: ranks of a job"), "{by_rdd}");
+    assert!(by_rdd.contains("MEMORY_ONLY_SER") && !by_rdd.contains("1x Replicated"));
     another(&daemon);
     let output = daemon.ctl(&["report", "--html"]);
     assert_eq!(output.status.code(), Some(2), "which one? {output:?}");
@@ -83,7 +87,7 @@ fn a_page_is_written_for_one_application_and_a_folder_takes_all() {
     names.sort();
     assert_eq!(names, ["___app__2_.html", "app-20260101120000-0001.html"]);
     let page = std::fs::read_to_string(folder.path().join(&names[0])).expect("a page");
-    assert!(!page.contains("<script"), "{page}");
+    assert_eq!(page.matches("<script").count(), 1, "{page}");
     let file = folder.path().join("one.html").display().to_string();
     let output = daemon.ctl(&["report", "--html", "--app", "PageRank", "-o", &file]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -114,7 +114,8 @@ impl Sum {
 }
 
 /// Common value of the group that an RDD belongs to.
-fn key(rdd: &RddRow, by: GroupBy) -> String {
+#[must_use]
+pub fn rdd_group(rdd: &RddRow, by: GroupBy) -> String {
     // Rows without an id stand for work without an RDD and for RDDs beyond the limit.
     let name = rdd.name.as_deref();
     let special = name.filter(|_| rdd.rdd_id.is_none());
@@ -154,7 +155,7 @@ pub fn rdd_groups(rows: &[RddRow], by: GroupBy) -> Vec<RddGroupRow> {
         for row in rows.iter().filter(|row| row.name.is_some()) {
             if let Some(id) = row.rdd_id {
                 let of = (row.who.application(), id);
-                known.entry(of).or_insert_with(|| key(row, by));
+                known.entry(of).or_insert_with(|| rdd_group(row, by));
             }
         }
     }
@@ -164,7 +165,7 @@ pub fn rdd_groups(rows: &[RddRow], by: GroupBy) -> Vec<RddGroupRow> {
         let named = row
             .rdd_id
             .and_then(|id| known.get(&(application.clone(), id)).cloned());
-        let group = named.unwrap_or_else(|| key(row, by));
+        let group = named.unwrap_or_else(|| rdd_group(row, by));
         sums.entry((application, group)).or_default().add(row);
     }
     let finish = |((application, group), sum): (_, Sum)| sum.finish(application, group);

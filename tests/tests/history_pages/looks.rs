@@ -22,10 +22,10 @@ const PARTS: [&str; 13] = [
     "environment",
 ];
 /// Least contrast of text: level AA of WCAG 2.2.
-const CONTRAST: f64 = 4.5;
+pub(super) const CONTRAST: f64 = 4.5;
 
 /// The least contrast of the page's texts with what is behind them, and whose it is.
-const TEXTS: &str = "
+pub(super) const TEXTS: &str = "
     const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
     const linear = (part) => { part /= 255; return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4; };
     const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);

@@ -1,11 +1,12 @@
-//! The history's pages in a real browser: every section, sorting, filters, the time line with its levels of detail,
-//! addresses that can be shared, hostile names and narrow screens. What pages show is compared with the REST API and with
-//! the schedule that the log was made from.
+//! Pages in a real browser: the history's with every section, sorting, filters, the time line with its levels of detail,
+//! addresses that can be shared, hostile names and narrow screens; and the report of `smtt-ctl`. What the history's pages
+//! show is compared with the REST API and with the schedule that the log was made from.
 
 mod functions;
 mod large;
 mod looks;
 mod memory;
+mod report;
 mod timeline;
 
 use std::path::{Path, PathBuf};

@@ -328,6 +328,7 @@ fn whole() -> Facts {
             surroundings,
         }],
         asked: None,
+        by: None,
         has_all_stages: true,
     }
 }
