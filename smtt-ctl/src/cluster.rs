@@ -7,6 +7,7 @@
 mod answer;
 mod bounds;
 mod credentials;
+mod kubernetes;
 mod merge;
 mod question;
 mod reports;
@@ -36,6 +37,7 @@ pub(super) use self::reports::{OfApplication, Reports, named};
 pub(super) use self::work::run as work;
 
 pub(super) use self::answer::{message, read_harmless};
+pub use self::kubernetes::ACCOUNT;
 pub use self::merge::Merge;
 pub use self::spec::Worker;
 
@@ -415,11 +417,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         | Command::Executors(_)
         | Command::Jobs(_)
         | Command::Queries(_)
-        | Command::Stages {
-            summary: false,
-            peaks: false,
-            ..
-        }
+        | Command::Stages { .. }
         | Command::Tasks { .. }
         | Command::Rdds { .. }
         | Command::Blocks(_)
@@ -427,14 +425,11 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         | Command::Pages { .. }
         | Command::Report { .. }
         | Command::Advise { .. }
-        | Command::Postmortem { executor: None, .. }
+        | Command::Postmortem { .. }
+        | Command::Top { .. }
         | Command::Completions { .. } => return Ok(()),
-        Command::Stages { summary: true, .. } => "stages --summary",
-        Command::Stages { .. } => "stages --peaks",
-        Command::Postmortem { .. } => "postmortem EXECUTOR",
         Command::Doctor { .. } => "doctor",
         Command::Task { .. } => "task",
-        Command::Top { .. } => "top",
         Command::Export { .. } => "export",
         Command::Trace(_) => "trace",
         Command::Calibrate { .. } => "calibrate",

@@ -8,7 +8,7 @@ use smtt_model::units;
 
 use super::args::Query;
 use super::listing::nothing::nothing;
-use super::listing::{hidden, objects, unfiltered};
+use super::listing::{hidden, objects, on, unfiltered};
 use super::memory::peak_value;
 use super::{Exit, Failure, Output};
 use crate::client::Client;
@@ -37,7 +37,10 @@ pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Resul
     let ran = listing.rows.iter().filter(|row| has_run(row));
     let texts: Vec<String> = ran.map(|row| text(row, width)).collect();
     output.text(&match texts.is_empty() {
-        true => "no stages with tasks on this worker\n".to_owned(),
+        true => match client.cluster() {
+            None => "no stages with tasks on this worker\n".to_owned(),
+            Some(_) => "no stages with tasks on these workers\n".to_owned(),
+        },
         false => texts.join("\n") + &hidden(listing.rows.len(), listing.rows_total, 0),
     })?;
     Ok(Exit::Fine)
@@ -58,11 +61,12 @@ fn text(row: &StageRow, width: usize) -> String {
     let own = |name: &str, bytes: u64| format!("  {name:NAME$} {:>11}", units::bytes(bytes));
     let mut lines = vec![
         format!(
-            "stage {}.{} of {}, executor {}: {}",
+            "stage {}.{} of {}, executor {}{}: {}",
             number(row.stage_id),
             number(row.stage_attempt),
             row.who.application().label().as_deref().unwrap_or("-"),
             row.who.executor_id.as_deref().unwrap_or("-"),
+            on(row.who.worker.as_deref()),
             row.name.as_deref().unwrap_or("-"),
         ),
         format!("  {:NAME$} {:>11}", "OWN TASKS", "PEAK"),

@@ -8,8 +8,8 @@ use smtt_model::{time, units};
 use super::advise::wrapped;
 use super::memory::division;
 use super::{Exit, Failure, Output, say};
-use crate::client::Client;
-use crate::cluster::beside;
+use crate::client::{Client, with_query};
+use crate::cluster::{Cluster, beside};
 use crate::listing::on;
 use crate::output::Form;
 use crate::users;
@@ -18,8 +18,11 @@ use crate::users;
 const WIDTH: usize = 100;
 /// Levels of a curve.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Columns of a curve, at most.
+/// Columns of a curve: at most, and at least where there is one.
 const CURVE: usize = 60;
+const CURVE_MIN: usize = 10;
+/// Columns beside a curve.
+const BESIDE: usize = 62;
 
 /// Requests the list, or the page of one executor, and prints it.
 pub(super) async fn run(
@@ -52,17 +55,56 @@ pub(super) async fn run(
         say(&deaths.failing);
         return Ok(Exit::Degraded);
     };
-    let query = ListQuery {
-        executor: Some(executor.to_owned()),
-        ..query
+    let report = match client.cluster() {
+        None => {
+            let query = ListQuery {
+                executor: Some(executor.to_owned()),
+                ..query
+            };
+            client.ask_one("/v1/postmortem/report", &query).await?
+        }
+        Some(cluster) => of_workers(client, cluster, executor, &query).await?,
     };
-    let report: Report = client.ask_one("/v1/postmortem/report", &query).await?;
     if output.is_data() {
         output.data(&report)?;
     } else {
         output.text(&page(&report, output.width.unwrap_or(WIDTH)))?;
     }
     Ok(Exit::Fine)
+}
+
+/// The report of the last death of an executor on any worker, or of the one with this id.
+async fn of_workers(
+    client: &Client,
+    cluster: &Cluster,
+    executor: &str,
+    query: &ListQuery,
+) -> Result<Report, Failure> {
+    let deaths: Deaths = client.ask("/v1/postmortem", query).await?;
+    let is_named =
+        |row: &&Row| row.id == executor || row.who.executor_id.as_deref() == Some(executor);
+    let named: Vec<&Row> = deaths.rows.iter().filter(is_named).collect();
+    let Some(last) = named.iter().max_by_key(|row| row.died_unix_ms) else {
+        return Err(Failure::Nothing(format!(
+            "no executor {executor} has died on a worker that answers; {} others have: smtt-ctl postmortem lists them",
+            deaths.rows.len()
+        )));
+    };
+    if named.len() > 1 {
+        say(&format!(
+            "{} such executors have died; this is the last one: smtt-ctl postmortem lists them with their ids",
+            named.len()
+        ));
+    }
+    let worker = last.who.worker.as_deref().unwrap_or_default();
+    let query = ListQuery {
+        executor: Some(last.id.clone()),
+        ..query.clone()
+    };
+    let path = with_query("/v1/postmortem/report", &query)?;
+    let mut report: Report = cluster.one(worker, &path).await?;
+    report.row.who.worker = Some(worker.to_owned());
+    Ok(report)
 }
 
 /// The list: two lines per death.
@@ -72,7 +114,7 @@ fn list(deaths: &Deaths, width: usize) -> String {
     }
     let mut text = String::new();
     for row in &deaths.rows {
-        text.push_str(&format!("{}\n", heading(row)));
+        push(&mut text, &heading(row), width, 0);
         push(&mut text, &row.sentence, width, 4);
     }
     if deaths.left_out > 0 {
@@ -111,7 +153,9 @@ fn heading(row: &Row) -> String {
 /// The page of one death.
 fn page(report: &Report, width: usize) -> String {
     let row = &report.row;
-    let mut text = format!("{}\n\n", heading(row));
+    let mut text = String::new();
+    push(&mut text, &heading(row), width, 0);
+    text.push('\n');
     push(&mut text, &row.sentence, width, 0);
     if !report.advice.is_empty() {
         text.push_str("\nWhat to change\n");
@@ -133,7 +177,7 @@ fn page(report: &Report, width: usize) -> String {
         ));
         division(&mut text, row, resident, width, "before the end");
     }
-    tasks(&mut text, report);
+    tasks(&mut text, report, width);
     text
 }
 
@@ -168,19 +212,24 @@ fn memory(text: &mut String, report: &Report, width: usize) {
         units::duration(age),
         units::duration(span)
     ));
-    let columns = width.saturating_sub(60).clamp(10, CURVE);
+    // A narrow terminal has the figures without their curves.
+    let columns = match width.saturating_sub(BESIDE) {
+        0..CURVE_MIN => 0,
+        columns => columns.min(CURVE),
+    };
     for (name, figure) in FIGURES {
         let values: Vec<Option<u64>> = report.samples.iter().map(figure).collect();
         let Some(value) = values.iter().rev().find_map(|value| *value) else {
             continue;
         };
         let most = values.iter().flatten().max().copied().unwrap_or(0);
-        text.push_str(&format!(
-            "  {name:<28}{:>10}  at most {:>10}  {}\n",
+        let line = format!(
+            "  {name:<28}{:>10}  at most {:>10}  {}",
             units::bytes(value),
             units::bytes(most),
             curve(&values, columns)
-        ));
+        );
+        text.push_str(&format!("{}\n", line.trim_end()));
     }
     let mut limit = |name: &str, value: Option<u64>| {
         if let Some(value) = value {
@@ -229,17 +278,19 @@ fn curve(values: &[Option<u64>], columns: usize) -> String {
         .collect()
 }
 
-fn tasks(text: &mut String, report: &Report) {
+fn tasks(text: &mut String, report: &Report, width: usize) {
     let last = &report.last;
-    text.push_str(&format!(
-        "\n{} {} ran; Spark held {} of storage and {} of execution memory ({} and {} outside of the heap)\n",
+    let held = format!(
+        "{} {} ran; Spark held {} of storage and {} of execution memory ({} and {} outside of the heap)",
         last.running,
         if last.running == 1 { "task" } else { "tasks" },
         units::bytes(last.storage_bytes),
         units::bytes(last.execution_bytes),
         units::bytes(last.storage_off_heap_bytes),
         units::bytes(last.execution_off_heap_bytes)
-    ));
+    );
+    text.push('\n');
+    push(text, &held, width, 0);
     for task in &last.tasks {
         let stage = match (task.stage_id, task.stage_attempt) {
             (Some(id), Some(attempt)) => format!("stage {id}.{attempt}"),
@@ -259,12 +310,13 @@ fn tasks(text: &mut String, report: &Report) {
                     units::bytes(bytes)
                 )
             });
-        text.push_str(&format!(
-            "  task {} ({stage}{partition}){age}: held {}, at most {} of execution memory{python}\n",
+        let line = format!(
+            "task {} ({stage}{partition}){age}: held {}, at most {} of execution memory{python}",
             task.task_attempt_id,
             units::bytes(task.execution_bytes),
             units::bytes(task.execution_peak_bytes)
-        ));
+        );
+        push(text, &line, width, 2);
     }
     if last.running > last.tasks.len() as u64 {
         text.push_str("  and others, which held less\n");

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use smtt_model::rows::{Listing, Quantiles, StageSummaryRow};
+use serde_json::{Map, Value};
+use smtt_model::rows::{Quantiles, StageSummaryRow};
 use smtt_model::units;
 
 use super::args::Query;
 use super::listing::nothing::nothing;
-use super::listing::{hidden, objects, unfiltered};
+use super::listing::{Rows, hidden, objects, on, unfiltered};
 use super::{Exit, Failure, Output};
 use crate::client::Client;
+use crate::cluster::WORKER;
 use crate::table::cut;
 
 /// Columns of the name of a figure.
@@ -19,7 +21,8 @@ const NAME: usize = 22;
 pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Result<Exit, Failure> {
     let limit = query.rows(output.rows);
     let question = query.filter.ordered(query.sort.clone(), limit);
-    let listing: Listing<StageSummaryRow> = client.ask("/v1/stages/summary", &question).await?;
+    // Quantiles of several workers have no sum: each worker's stand for themselves.
+    let listing: Rows = client.ask("/v1/stages/summary", &question).await?;
     let is_filtered = question != unfiltered(&question);
     if output.is_data() {
         objects(client, query, &listing, output)?;
@@ -31,7 +34,14 @@ pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Resul
         return Ok(Exit::Fine);
     }
     let width = output.width.unwrap_or(usize::MAX);
-    let texts: Vec<String> = listing.rows.iter().map(|row| text(row, width)).collect();
+    let of = |row: &Map<String, Value>| {
+        let worker = row.get(WORKER).and_then(Value::as_str);
+        let row = serde_json::from_value(Value::Object(row.clone()));
+        row.map(|row| text(&row, worker, width))
+    };
+    let texts: Result<Vec<String>, _> = listing.rows.iter().map(of).collect();
+    let texts =
+        texts.map_err(|error| Failure::Question(format!("no summary of stages: {error}")))?;
     output.text(&match texts.is_empty() {
         true => "no stages\n".to_owned(),
         false => texts.join("\n") + &hidden(listing.rows.len(), listing.rows_total, 0),
@@ -40,13 +50,14 @@ pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Resul
 }
 
 /// One stage, in lines of at most `width` columns.
-fn text(row: &StageSummaryRow, width: usize) -> String {
+fn text(row: &StageSummaryRow, worker: Option<&str>, width: usize) -> String {
     let mut lines = vec![
         format!(
-            "stage {}.{} of {}: {}",
+            "stage {}.{} of {}{}: {}",
             row.stage_id,
             row.stage_attempt,
             row.application().label().as_deref().unwrap_or("-"),
+            on(worker),
             row.name.as_deref().unwrap_or("-"),
         ),
         format!(
@@ -132,7 +143,7 @@ mod tests {
             over_executors: figures,
             ..StageSummaryRow::default()
         };
-        let text = text(&row, 80);
+        let text = text(&row, None, 80);
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"

@@ -13,8 +13,8 @@ use crate::ssh::Place;
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
     /// Ask the daemons of many workers over their metrics ports ([web] api) instead of this machine's: a file with a
-    /// HOST[:PORT] per line, a file of targets for Prometheus (.json, .yml), or dns:NAME:PORT
-    /// (dns4:, dns6: for addresses of one family).
+    /// HOST[:PORT] per line, a file of targets for Prometheus (.json, .yml), dns:NAME:PORT (dns4:, dns6: for addresses of
+    /// one family), or in a pod kubernetes:NAMESPACE/SERVICE[:PORT] for the endpoints of a service.
     #[arg(long, global = true, env = "SMTT_CLUSTER", value_name = "SPEC")]
     pub cluster: Option<String>,
     /// Ask the daemon on HOST by ssh, through its socket there (--socket): one HOST for any command that asks a daemon,
@@ -29,6 +29,15 @@ pub struct ClusterArgs {
     /// Configuration of ssh instead of the user's.
     #[arg(long, global = true, env = "SMTT_SSH_CONFIG", value_name = "PATH")]
     pub ssh_config: Option<PathBuf>,
+    /// Folder with the token and the authority (ca.crt) of the service account that reads the endpoints of a service.
+    #[arg(
+        long,
+        global = true,
+        env = "SMTT_KUBERNETES_ACCOUNT",
+        default_value = crate::cluster::ACCOUNT,
+        value_name = "PATH"
+    )]
+    pub kubernetes_account: PathBuf,
     /// Time for the answer of a worker, in seconds. ssh has 10 s at least to connect.
     #[arg(long, global = true, default_value = "2", value_parser = seconds, value_name = "SECONDS")]
     pub deadline: Duration,

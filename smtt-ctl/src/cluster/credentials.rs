@@ -99,19 +99,7 @@ pub(super) fn connector(args: &ClusterArgs) -> Result<TlsConnector, Failure> {
                 )
             })?,
     };
-    let text = fs::read(&path).map_err(|error| unreadable(&path, error))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| unreadable(&path, error))?;
-        let added = roots.add(certificate);
-        // A system's file may hold some that this library does not know.
-        if args.cacert.is_some() {
-            added.map_err(|error| unreadable(&path, error))?;
-        }
-    }
-    if roots.is_empty() {
-        return Err(unreadable(&path, "it has no certificate (PEM)"));
-    }
+    let roots = authorities(&path, args.cacert.is_some())?;
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| unreadable(&path, error))?
@@ -126,6 +114,33 @@ pub(super) fn connector(args: &ClusterArgs) -> Result<TlsConnector, Failure> {
         _ => config.with_no_client_auth(),
     };
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Connections with TLS to a server whose certificate an authority of this file has signed.
+pub(super) fn trusting(path: &Path) -> Result<TlsConnector, Failure> {
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unreadable(path, error))?
+        .with_root_certificates(authorities(path, true)?)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// The authorities of a file. A system's file may hold some that this library does not know.
+fn authorities(path: &Path, all_are_known: bool) -> Result<RootCertStore, Failure> {
+    let text = fs::read(path).map_err(|error| unreadable(path, error))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|error| unreadable(path, error))?;
+        let added = roots.add(certificate);
+        if all_are_known {
+            added.map_err(|error| unreadable(path, error))?;
+        }
+    }
+    match roots.is_empty() {
+        true => Err(unreadable(path, "it has no certificate (PEM)")),
+        false => Ok(roots),
+    }
 }
 
 /// The certificate that workers ask for, and its key.

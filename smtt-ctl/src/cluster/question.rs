@@ -5,21 +5,26 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use smtt_model::protocol::Answered;
 use smtt_model::sort::small::Gather as _;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::answer::read_harmless;
 use super::bounds::{AnswerMemory, Larger, fitting};
 use super::transport::{Access, Question, Trouble};
 use super::{Cluster, Worker, WorkerStatus};
+use crate::client::ClientError;
 
 /// Workers that are asked at the same time: below the 1,024 files that a process may open by default.
 const AT_A_TIME: usize = 512;
 /// Path of the list of a daemon's answers, and bytes of that list.
 const ANSWERED: &str = "/v1/answered";
 const ANSWERED_MAX: usize = 64 << 10;
+/// Bytes of an answer of one worker alone.
+const ONE_MAX: usize = 4 << 20;
 
 /// What another name of the list has to do with a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +110,36 @@ impl Cluster {
                 (name, fitted)
             })
             .collect()
+    }
+
+    /// The answer of one worker of the list to a question that is about it alone.
+    ///
+    /// # Errors
+    /// When it does not answer, or wrongly.
+    pub(crate) async fn one<Answer: DeserializeOwned>(
+        &self,
+        name: &str,
+        path_and_query: &str,
+    ) -> Result<Answer, ClientError> {
+        let worker = self.workers.iter().find(|worker| worker.name == name);
+        let worker = worker.ok_or(ClientError::NoWorker(self.workers.len()))?;
+        let mut bytes = Vec::new();
+        let take = |more: &[u8]| {
+            bytes.extend_from_slice(more);
+            match bytes.len() {
+                0..=ONE_MAX => Ok(()),
+                _ => Err(Larger::ThanAny),
+            }
+        };
+        let question = Question {
+            path_and_query,
+            id: None,
+        };
+        let answer = ask(&self.access, worker, question, self.deadline, take).await;
+        let read = answer
+            .map_err(|trouble| trouble.to_string())
+            .and_then(|_| read_harmless(&bytes, 4 * ONE_MAX as u64));
+        read.map_err(|reason| ClientError::Refused(format!("worker {name}: {reason}")))
     }
 
     /// The answers, in the order of the workers.

@@ -1,4 +1,4 @@
-//! The workers of a cluster: a list of hosts, Prometheus' file of targets, or a name in DNS.
+//! The workers of a cluster: a list of hosts, Prometheus' file of targets, a name in DNS, or a service of Kubernetes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,6 +12,7 @@ use smtt_model::sort::small::Gather as _;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
+use super::kubernetes;
 use crate::Failure;
 use crate::args::ClusterArgs;
 use crate::ssh::Place;
@@ -26,7 +27,7 @@ const WORKERS_MAX: usize = 10_000;
 const SSH_MAX: usize = 64;
 
 /// A worker of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Worker {
     /// Name in tables: the host, with its port where two workers have the same host.
     pub name: String,
@@ -86,7 +87,12 @@ struct Labels {
 pub async fn workers(args: &ClusterArgs) -> Result<Vec<Worker>, Failure> {
     let mut found = Vec::new();
     if let Some(spec) = &args.cluster {
-        found = in_spec(spec, args.is_tls(), args.deadline).await?;
+        found = match spec.strip_prefix("kubernetes:") {
+            Some(service) => kubernetes::workers(service, args)
+                .await
+                .map_err(|error| wrong(spec, &error))?,
+            None => in_spec(spec, args.is_tls(), args.deadline).await?,
+        };
         if found.is_empty() {
             return Err(wrong(spec, "it names no worker"));
         }
@@ -292,9 +298,17 @@ fn named(workers: Vec<Worker>) -> Vec<Worker> {
         .map(|worker| worker.host.as_str())
         .gather();
     let is_known_by_host = hosts.len() == once.iter().filter(by_port).count();
+    // The name of a node, where each worker has another one.
+    let nodes: BTreeSet<&str> = once
+        .iter()
+        .map(|worker| worker.name.as_str())
+        .filter(|name| !name.is_empty())
+        .gather();
+    let has_nodes = nodes.len() == once.len();
     let mut taken = BTreeSet::new();
     for worker in once.iter_mut().filter(|worker| worker.ssh.is_none()) {
         worker.name = match (is_known_by_host, worker.host.contains(':')) {
+            _ if has_nodes => std::mem::take(&mut worker.name),
             (true, _) => worker.host.clone(),
             (false, true) => format!("[{}]:{}", worker.host, worker.port),
             (false, false) => format!("{}:{}", worker.host, worker.port),

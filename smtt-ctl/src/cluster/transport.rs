@@ -107,6 +107,15 @@ impl Access {
         })
     }
 
+    /// Access to an API with a token, over TLS alone.
+    pub fn to_api(authorization: HeaderValue, tls: TlsConnector) -> Self {
+        Self {
+            authorization: Some(authorization),
+            tls: Some(tls),
+            tunnels: BTreeMap::new(),
+        }
+    }
+
     /// Lets ssh connect, which takes longer than an answer.
     pub async fn prepare(&self, worker: &Worker) -> Result<(), Trouble> {
         match self.tunnels.get(&worker.name) {
@@ -240,7 +249,8 @@ fn refusal(status: StatusCode, body: &[u8]) -> Trouble {
     let answer: Option<Value> = serde_json::from_slice(body).ok();
     let said = answer
         .as_ref()
-        .and_then(|answer| answer.get("error"))
+        // The API of Kubernetes says it in a field of another name.
+        .and_then(|answer| answer.get("error").or_else(|| answer.get("message")))
         .and_then(Value::as_str)
         .map(message);
     match (status, said) {

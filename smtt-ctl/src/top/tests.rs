@@ -1,0 +1,367 @@
+//! What the display shows and what keys do, on a terminal in memory.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::{Map, Value};
+use smtt_model::protocol::SelfFigures;
+use smtt_model::rows::Summary;
+use smtt_model::state::{FaultFigures, Measured};
+
+use super::*;
+
+#[test]
+fn a_key_quits_while_an_answer_is_awaited() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut keys = [Action::Nothing, Action::Quit].into_iter();
+    let silent = beside_keys(std::future::pending::<()>(), || {
+        Ok(keys.next().unwrap_or(Action::Nothing))
+    });
+    let heard = runtime.block_on(silent).expect("heard");
+    assert_eq!(heard, Heard::Key(Action::Quit));
+    let answered = beside_keys(std::future::ready(7), || Ok(Action::Quit));
+    let heard = runtime.block_on(answered).expect("heard");
+    assert_eq!(heard, Heard::Answer(7));
+}
+
+fn status() -> Status {
+    Status {
+        trace: None,
+        version: "0.1.0".to_owned(),
+        kernel_side: String::new(),
+        ready: true,
+        degraded: Vec::new(),
+        probes: Vec::new(),
+        ledger: Vec::new(),
+        daemon: SelfFigures {
+            cpu_seconds: Some(1.5),
+            rss_bytes: Some(20 << 20),
+            bpf_memory_bytes: None,
+            uptime_seconds: 100.0,
+        },
+        summary: Summary::default(),
+        page_walks: None,
+    }
+}
+
+fn row(id: u32, name: &str, faults: u64, storage: u64) -> Map<String, Value> {
+    let row = smtt_model::rows::RddRow {
+        rdd_id: Some(id),
+        name: Some(name.to_owned()),
+        storage_memory_bytes: storage,
+        faults: FaultFigures {
+            page_faults: Some(faults),
+            page_faults_read: Some(faults),
+            page_faults_write: Some(0),
+            ..FaultFigures::default()
+        },
+        ..smtt_model::rows::RddRow::default()
+    };
+    match serde_json::to_value(row) {
+        Ok(Value::Object(row)) => row,
+        _ => panic!("not an object"),
+    }
+}
+
+fn answer(faults: u64) -> Answer {
+    let summary = Summary {
+        executors: 2,
+        page_faults: Some(faults + 1000),
+        unattributed_share: Some(0.25),
+        measured: Measured {
+            page_faults: true,
+            access: true,
+            major: true,
+        },
+        ..Summary::default()
+    };
+    Answer {
+        status: Some(status()),
+        workers: None,
+        rows: Rows {
+            rows: vec![
+                row(3, "lines", 1000, 2 << 20),
+                row(
+                    7,
+                    "ranks of a very long call site that goes on",
+                    faults,
+                    1 << 20,
+                ),
+            ],
+            rows_total: 2,
+            summary,
+        },
+    }
+}
+
+fn drawn(screen: &Screen, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal.draw(|frame| screen.draw(frame)).expect("drawn");
+    let buffer = terminal.backend().buffer();
+    (0..height)
+        .map(|row| {
+            (0..width)
+                .map(|column| buffer[(column, row)].symbol())
+                .collect::<String>()
+                .trim_end()
+                .to_owned()
+        })
+        .collect()
+}
+
+fn screen() -> Screen {
+    let mut screen = Screen::new(Filters::default(), false);
+    let start = Instant::now();
+    screen.apply(answer(500), start);
+    screen.apply(answer(2500), start + Duration::from_secs(2));
+    screen
+}
+
+#[test]
+fn eighty_by_twenty_four_shows_what_matters() {
+    let lines = drawn(&screen(), 80, 24);
+    assert_eq!(lines[0], "smtt-daemon 0.1.0: all is well");
+    assert_eq!(
+        lines[2],
+        "executors: 2  page faults: 3,500, 1,000/s, unattributed 25.0 %  records lost: 0"
+    );
+    for heading in [
+        "EXEC", "RDD", "NAME", "FAULTS", "/S", "READ", "WRITE", "STORAGE",
+    ] {
+        assert!(lines[4].contains(heading), "{heading}: {:?}", lines[4]);
+    }
+    // Rows with current work come first.
+    assert!(
+        lines[5].contains("2,500") && lines[5].contains("1,000"),
+        "{:?}",
+        lines[5]
+    );
+    assert!(lines[6].contains("lines"), "{:?}", lines[6]);
+    assert!(
+        lines[23].starts_with("q quit  ? help  1* RDDs"),
+        "{:?}",
+        lines[23]
+    );
+}
+
+#[test]
+fn a_tiny_terminal_does_no_harm() {
+    for (width, height) in [(1, 1), (10, 3), (20, 6), (300, 80)] {
+        drawn(&screen(), width, height);
+        drawn(&Screen::default(), width, height);
+        let mut helped = screen();
+        press(&mut helped, "?");
+        drawn(&helped, width, height);
+    }
+}
+
+fn press(screen: &mut Screen, keys: &str) -> Action {
+    let mut last = Action::Nothing;
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '\u{1b}' => KeyCode::Esc,
+            '\u{8}' => KeyCode::Backspace,
+            key => KeyCode::Char(key),
+        };
+        last = screen.key(KeyEvent::new(code, KeyModifiers::NONE));
+    }
+    last
+}
+
+/// Names of the rows on the screen.
+fn names(screen: &Screen) -> Vec<String> {
+    let lines = drawn(screen, 120, 24);
+    let at = lines[4].find("NAME").expect("a heading");
+    let rows = lines[5..23].iter().filter(|line| !line.is_empty());
+    rows.filter_map(|line| Some(line.get(at..)?.split(' ').next()?.to_owned()))
+        .collect()
+}
+
+#[test]
+fn keys_end_it_switch_and_choose() {
+    let mut screen = screen();
+    assert_eq!(press(&mut screen, "q"), Action::Quit);
+    assert_eq!(press(&mut screen, "\u{1b}"), Action::Quit);
+    let stop = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(screen.key(stop), Action::Quit);
+    assert_eq!(press(&mut screen, "c"), Action::Nothing);
+    assert_eq!(press(&mut screen, "3"), Action::Ask);
+    assert_eq!(screen.place().view, TASKS);
+    let back = KeyEvent::new(KeyCode::BackTab, KeyModifiers::NONE);
+    assert_eq!(screen.key(back), Action::Ask);
+    assert_eq!(screen.place().view, STAGES);
+}
+
+#[test]
+fn a_row_that_begins_to_work_is_first_among_thousands() {
+    let many = |busy: u64| {
+        let mut answer = answer(2500);
+        let rows = (0..3000).map(|id| row(1000 + id, "old", 1_000_000, 0));
+        answer.rows.rows.extend(rows);
+        answer.rows.rows.push(row(9, "new", busy, 0));
+        answer
+    };
+    let mut screen = Screen::new(Filters::default(), false);
+    let start = Instant::now();
+    screen.apply(many(1), start);
+    screen.apply(many(11), start + Duration::from_secs(1));
+    assert_eq!(names(&screen)[0], "new");
+    assert!(drawn(&screen, 120, 24)[3].starts_with("RDDs: 3,003"));
+}
+
+#[test]
+fn rows_are_sorted_by_the_column_that_is_chosen() {
+    let mut screen = screen();
+    assert_eq!(names(&screen), ["ranks", "lines"]);
+    let sorted_by = |screen: &Screen| drawn(screen, 120, 24)[3].clone();
+    // To the right, until it is the column of storage memory.
+    for _ in 0..30 {
+        press(&mut screen, ">");
+        if sorted_by(&screen).contains("STORAGE") {
+            break;
+        }
+    }
+    assert_eq!(sorted_by(&screen), "RDDs: 2  by STORAGE, falling");
+    assert_eq!(names(&screen), ["lines", "ranks"]);
+    press(&mut screen, "r");
+    assert_eq!(sorted_by(&screen), "RDDs: 2  by STORAGE, rising");
+    assert_eq!(names(&screen), ["ranks", "lines"]);
+    // Another answer keeps the order.
+    press(&mut screen, "r");
+    screen.apply(answer(9000), Instant::now() + Duration::from_secs(9));
+    assert_eq!(names(&screen), ["lines", "ranks"]);
+    press(&mut screen, "s");
+    assert_eq!(names(&screen), ["ranks", "lines"]);
+}
+
+#[test]
+fn the_chosen_row_stays_the_chosen_one() {
+    let mut screen = screen();
+    press(&mut screen, "jjj");
+    press(&mut screen, "i");
+    assert!(drawn(&screen, 80, 40).join("\n").contains("rdd_id"));
+    let fields = drawn(&screen, 80, 60).join("\n");
+    assert!(
+        fields.contains("  lines") && !fields.contains("ranks"),
+        "{fields}"
+    );
+    press(&mut screen, "\u{1b}");
+    // It comes first now, and is entered all the same.
+    let mut next = answer(2500);
+    next.rows.rows[0] = row(3, "lines", 90_000, 2 << 20);
+    screen.apply(next, Instant::now() + Duration::from_secs(9));
+    assert_eq!(names(&screen), ["lines", "ranks"]);
+    assert_eq!(press(&mut screen, "\n"), Action::Ask);
+    assert_eq!(screen.place().filter.rdd.as_deref(), Some("3"));
+}
+
+#[test]
+fn a_filter_keeps_the_rows_that_have_a_text() {
+    let mut screen = screen();
+    press(&mut screen, "/LINq");
+    assert!(drawn(&screen, 120, 24)[3].ends_with("/LINq_"));
+    assert!(drawn(&screen, 120, 24)[4].contains("no RDDs"));
+    assert_eq!(press(&mut screen, "\u{8}\n"), Action::Nothing);
+    assert_eq!(names(&screen), ["lines"]);
+    assert_eq!(drawn(&screen, 120, 24)[3], "RDDs: 1 of 2  /LIN");
+    press(&mut screen, "\u{1b}");
+    assert_eq!(names(&screen).len(), 2);
+}
+
+#[test]
+fn a_row_is_gone_into_and_left_again() {
+    let mut screen = screen();
+    press(&mut screen, "4");
+    let mut executors = answer(1);
+    let mut executor = Map::new();
+    for (field, value) in [
+        ("application_id", Value::from("app-1")),
+        ("executor_id", Value::from("5")),
+        ("uid", Value::from(1000)),
+        ("pid", Value::from(77)),
+    ] {
+        executor.insert(field.to_owned(), value);
+    }
+    executors.rows.rows = vec![executor];
+    screen.apply(executors, Instant::now());
+    assert_eq!(press(&mut screen, "\n"), Action::Ask);
+    let place = screen.place();
+    assert_eq!(place.view, RDDS);
+    let of = (
+        place.filter.executor.as_deref(),
+        place.filter.app.as_deref(),
+    );
+    assert_eq!(
+        (of, place.filter.user),
+        ((Some("5"), Some("app-1")), Some(1000))
+    );
+    screen.apply(answer(1), Instant::now());
+    assert!(drawn(&screen, 120, 24)[3].starts_with("executor 5 > RDDs: 2"));
+    assert_eq!(press(&mut screen, "\n"), Action::Ask);
+    assert_eq!(screen.place().view, BLOCKS);
+    screen.apply(answer(1), Instant::now());
+    // In a block there is nothing more: its fields.
+    assert_eq!(press(&mut screen, "\n"), Action::Nothing);
+    assert!(
+        drawn(&screen, 80, 60)
+            .join("\n")
+            .contains("storage_memory_bytes")
+    );
+    press(&mut screen, "\u{1b}");
+    assert_eq!(press(&mut screen, "\u{1b}"), Action::Ask);
+    assert_eq!(screen.place().view, RDDS);
+    assert_eq!(press(&mut screen, "\u{1b}"), Action::Ask);
+    assert_eq!(screen.place().view, EXECUTORS);
+    assert_eq!(screen.place().filter.executor, None);
+}
+
+#[test]
+fn help_names_every_key() {
+    let mut screen = screen();
+    press(&mut screen, "?");
+    let lines = drawn(&screen, 120, 24);
+    for key in ["Enter", "< >", "/", "Esc", "sort by", "r  "] {
+        assert!(
+            lines.iter().any(|line| line.contains(key)),
+            "{key}: {lines:?}"
+        );
+    }
+    press(&mut screen, "?");
+    assert_eq!(names(&screen).len(), 2);
+}
+
+#[test]
+fn a_cluster_says_which_workers_are_missing() {
+    let mut screen = Screen::new(Filters::default(), true);
+    let mut of_workers = answer(10);
+    of_workers.status = None;
+    of_workers.workers = Some("3 of 4 workers answered".to_owned());
+    for (at, row) in of_workers.rows.rows.iter_mut().enumerate() {
+        row.insert("worker".to_owned(), Value::from(format!("w{at}")));
+    }
+    screen.apply(of_workers, Instant::now());
+    let lines = drawn(&screen, 120, 24);
+    assert_eq!(lines[0], "cluster: 3 of 4 workers answered");
+    assert!(lines[4].starts_with("HOST"), "{:?}", lines[4]);
+    // An RDD of one worker: the same id of another one is another row.
+    press(&mut screen, "\n");
+    let mut blocks = answer(10);
+    for (at, row) in blocks.rows.rows.iter_mut().enumerate() {
+        row.insert("worker".to_owned(), Value::from(format!("w{at}")));
+    }
+    screen.apply(blocks, Instant::now());
+    assert!(drawn(&screen, 120, 24)[3].contains("blocks: 1"));
+}
+
+#[test]
+fn a_lost_daemon_is_said_above_the_last_figures() {
+    let mut screen = screen();
+    screen.fail("cannot reach smtt-daemon".to_owned());
+    let lines = drawn(&screen, 80, 24);
+    assert_eq!(lines[0], "smtt-daemon 0.1.0: cannot reach smtt-daemon");
+    assert!(lines[5].contains("2,500"));
+}
