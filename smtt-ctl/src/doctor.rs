@@ -6,6 +6,7 @@ use smtt_config::{self, ConfigError, DEFAULT_FILE};
 use smtt_machine::doctor;
 use smtt_model::protocol::{MachineCheck, Status};
 
+use super::advise::wrapped;
 use super::{Exit, Failure, Output, say};
 use crate::client::{Client, ClientError};
 
@@ -112,7 +113,7 @@ pub(super) async fn run(
     if output.is_data() {
         output.data(&checks)?;
     } else {
-        output.text(&text(&checks))?;
+        output.text(&text(&checks, output.width.unwrap_or(usize::MAX)))?;
     }
     Ok(match config_error {
         // Only an explicitly given file decides the exit code.
@@ -122,7 +123,8 @@ pub(super) async fn run(
     })
 }
 
-fn text(checks: &[MachineCheck]) -> String {
+/// The checks, in lines of at most `columns` columns.
+fn text(checks: &[MachineCheck], columns: usize) -> String {
     let width = checks
         .iter()
         .map(|check| check.name.chars().count())
@@ -135,13 +137,11 @@ fn text(checks: &[MachineCheck]) -> String {
             (false, true) => "MISSING ",
             (false, false) => "without ",
         };
-        text.push_str(&format!(
-            "{mark} {:width$}  {}\n",
-            check.name,
-            check.detail.replace('\n', "; ")
-        ));
+        let name = format!("{mark} {:width$}  ", check.name);
+        push(&mut text, &name, &check.detail.replace('\n', "; "), columns);
         if !check.remedy.is_empty() {
-            text.push_str(&format!("         {:width$}  -> {}\n", "", check.remedy));
+            let blank = format!("         {:width$}  ", "");
+            push(&mut text, &blank, &format!("-> {}", check.remedy), columns);
         }
     }
     let missing = |required| {
@@ -156,6 +156,22 @@ fn text(checks: &[MachineCheck]) -> String {
         (needed, _) => format!("{needed} of what is needed is missing\n"),
     });
     text
+}
+
+/// Appends what is said beside a name, in as many lines as it takes.
+fn push(text: &mut String, name: &str, said: &str, columns: usize) {
+    let beside = name.chars().count();
+    for (at, line) in wrapped(said, columns.saturating_sub(beside), 0)
+        .iter()
+        .enumerate()
+    {
+        match at {
+            0 => text.push_str(name),
+            _ => text.push_str(&" ".repeat(beside)),
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
 }
 
 #[cfg(test)]
@@ -175,15 +191,15 @@ mod tests {
     #[test]
     fn what_is_needed_stands_out() {
         assert_eq!(
-            text(&[check(true, true)]),
+            text(&[check(true, true)], 80),
             "ok       x  seen\nall is there\n"
         );
         assert_eq!(
-            text(&[check(false, false)]),
+            text(&[check(false, false)], 80),
             "without  x  seen\n            -> do\nall that is needed is there; 1 more would give more\n"
         );
         assert!(
-            text(&[check(false, true), check(false, false)])
+            text(&[check(false, true), check(false, false)], 80)
                 .ends_with("1 of what is needed is missing\n")
         );
     }

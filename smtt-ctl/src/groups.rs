@@ -10,7 +10,7 @@ use super::columns::{ListingKind, RDDS, USER};
 use super::listing::nothing::nothing;
 use super::listing::{Rows, data, outcome, text, unfiltered};
 use super::output::{Form as OutputForm, Output};
-use super::table::{self, Column, Form, column};
+use super::table::{self, Column, Form, Table, column};
 use super::{Exit, Failure};
 use crate::client::Client;
 
@@ -83,8 +83,19 @@ pub(super) async fn of(
 }
 
 /// Groups as a table.
-pub(super) fn table(groups: &[RddGroupRow], by: By, output: Output) -> String {
-    table::render(kind(by).columns, &objects(groups), output)
+pub(super) fn table(groups: &[RddGroupRow], by: By, output: Output) -> Table {
+    table::fit(kind(by).columns, &objects(groups), output, false)
+}
+
+/// The word of the argument.
+pub(super) const fn name(by: By) -> &'static str {
+    match by {
+        By::Query => "query",
+        By::Node => "node",
+        By::Callsite => "callsite",
+        By::Name => "name",
+        By::Rdd => "rdd",
+    }
 }
 
 fn objects(groups: &[RddGroupRow]) -> Vec<Map<String, Value>> {

@@ -159,13 +159,17 @@ pub(super) fn hidden(shown: usize, total: u64, columns: usize) -> String {
             units::count(total)
         ));
     }
-    if columns > 0 {
-        let plural = if columns == 1 { "" } else { "s" };
-        text.push_str(&format!(
-            "hidden: {columns} column{plural} (--columns all shows them)\n"
-        ));
-    }
+    text.push_str(&hidden_columns(columns, "--columns all"));
     text
+}
+
+/// A line about columns that a table has no room for, and about what shows them.
+pub(super) fn hidden_columns(columns: usize, shown_by: &str) -> String {
+    match columns {
+        0 => String::new(),
+        1 => format!("hidden: 1 column ({shown_by} shows it)\n"),
+        more => format!("hidden: {more} columns ({shown_by} shows them)\n"),
+    }
 }
 
 /// One line for each state of heap addresses in the rows that limits their use.
@@ -381,7 +385,7 @@ mod tests {
         assert_eq!(
             hidden(50, 1050, 1),
             "hidden: 1,000 of 1,050 rows (--limit all shows them)\n\
-             hidden: 1 column (--columns all shows them)\n"
+             hidden: 1 column (--columns all shows it)\n"
         );
     }
 }

@@ -12,6 +12,7 @@ use smtt_model::rows::{ExecutorKind, ExecutorRow, RddGroupRow};
 use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
+use super::advise::wrapped;
 use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
 use super::listing::nothing::nothing;
@@ -58,7 +59,7 @@ const BY_MEMORY: &[Column] = &[
     },
     Column {
         field: "storage_memory_peak_bytes",
-        heading: "PEAK",
+        heading: "STORAGE PEAK",
         form: Form::Bytes,
         rank: 0,
     },
@@ -70,7 +71,7 @@ const BY_MEMORY: &[Column] = &[
     },
     Column {
         field: "execution_memory_peak_bytes",
-        heading: "PEAK",
+        heading: "EXEC PEAK",
         form: Form::Bytes,
         rank: 1,
     },
@@ -127,11 +128,17 @@ fn objects<Row: Serialize>(rows: &[Row]) -> Vec<Map<String, Value>> {
 /// The first groups of RDDs under a heading.
 fn groups_text(title: &str, groups: &[RddGroupRow], by: By, output: Output) -> String {
     let shown = &groups[..groups.len().min(REPORT_ROWS)];
+    let table = groups::table(shown, by, output);
     format!(
-        "{}{}{}",
+        "{}{}{}{}",
         heading(title, output),
-        groups::table(shown, by, output),
-        listing::hidden(shown.len(), groups.len() as u64, 0)
+        table.text,
+        listing::hidden(shown.len(), groups.len() as u64, 0),
+        hidden(
+            table.hidden,
+            &format!("rdds --by {}", groups::name(by)),
+            output
+        )
     )
 }
 
@@ -143,8 +150,10 @@ fn heading(text: &str, output: Output) -> String {
     }
 }
 
+/// A table under a heading; `by` is the command that lists all its columns.
 fn section<Row: Serialize>(
     title: &str,
+    by: &str,
     columns: &[Column],
     rows: &[Row],
     output: Output,
@@ -158,11 +167,21 @@ fn section<Row: Serialize>(
         .filter(|column| column.field != "application_id")
         .copied()
         .collect();
+    let table = table::fit(&columns, &objects(rows), output, false);
     format!(
-        "{}{}",
+        "{}{}{}",
         heading(title, output),
-        table::render(&columns, &objects(rows), output)
+        table.text,
+        hidden(table.hidden, by, output)
     )
+}
+
+/// A line about the columns that a table has no room for, with the command that lists all of them.
+fn hidden(columns: usize, by: &str, output: Output) -> String {
+    let line = listing::hidden_columns(columns, &format!("smtt-ctl {by} --columns all"));
+    let lines = wrapped(line.trim_end(), output.width.unwrap_or(usize::MAX), 0);
+    let lines = lines.iter().filter(|line| !line.is_empty());
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 fn section_of<Row: Serialize>(
@@ -171,7 +190,8 @@ fn section_of<Row: Serialize>(
     rows: &[Row],
     output: Output,
 ) -> String {
-    section(title, kind.columns, rows, output)
+    let by = kind.path.trim_start_matches("/v1/");
+    section(title, by, kind.columns, rows, output)
 }
 
 /// Message in place of applications.
@@ -231,6 +251,7 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
     ));
     text.push_str(&section(
         "RDDs that held most memory",
+        "rdds",
         BY_MEMORY,
         &application.rdds_by_memory,
         output,

@@ -35,6 +35,8 @@ mod exits;
 mod golden;
 #[path = "ctl/habits.rs"]
 mod habits;
+#[path = "ctl/kubernetes.rs"]
+mod kubernetes;
 #[path = "ctl/memory.rs"]
 mod memory;
 #[path = "ctl/pages.rs"]
@@ -87,7 +89,7 @@ impl Daemon {
                 kernel_side: "none".to_owned(),
                 telemetry_path: "/metrics".to_owned(),
                 metrics: smtt_daemon::metrics::MetricsSettings::at_once(100),
-                doctor: Vec::new,
+                doctor: golden::machine,
             },
             Limits::default(),
         ));

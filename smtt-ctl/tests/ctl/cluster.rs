@@ -1,6 +1,9 @@
 //! `--cluster`: several real servers of the daemon on ports of their own, beside workers that are dead, silent, too
 //! old, or hostile. Each daemon's own answer on its socket is the witness of the sums.
 
+use std::sync::Arc;
+
+use smtt_daemon::postmortem::keeper::Keeper;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Duration;
@@ -8,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use smtt_model::decode::{Fact, StageDescribed, TaskStarted};
 
+use super::golden::death;
 use super::workers::{Workers, dead, facts, hear, rows, sum, text, with_answer, worker};
 
 #[test]
@@ -526,17 +530,100 @@ fn status_advice_and_deaths_are_of_all_workers() {
 }
 
 #[test]
+fn stages_of_many_workers_stand_for_themselves_in_quantiles_and_peaks() {
+    let workers = Workers::start();
+    let dead = dead();
+    let mut addresses = workers.addresses();
+    addresses.push(dead);
+    for form in ["--summary", "--peaks"] {
+        let output = workers.ctl(&addresses, &["stages", form, "--json"]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(all["complete"], false);
+        for (daemon, port) in workers.daemons.iter().zip(&workers.ports) {
+            // Witness: what each daemon says on its own socket.
+            let own = daemon.json(&["stages", form, "--json"]);
+            let name = port.address.to_string();
+            let of_worker: Vec<Value> = rows(&all["rows"])
+                .iter()
+                .filter(|row| row["worker"] == name.as_str())
+                .map(|row| {
+                    let mut row = row.clone();
+                    row.as_object_mut().expect("a row").shift_remove("worker");
+                    row
+                })
+                .collect();
+            assert_eq!(of_worker.len(), rows(&own).len(), "{all}");
+            for row in rows(&own) {
+                let found = of_worker
+                    .iter()
+                    .find(|of| of["stage_id"] == row["stage_id"]);
+                let found = found.unwrap_or_else(|| panic!("{row} in {of_worker:?}"));
+                for (field, value) in row.as_object().expect("a row") {
+                    // An open task's time goes on.
+                    if !field.ends_with("_ns") && field != "worker" {
+                        assert_eq!(&found[field], value, "{field}");
+                    }
+                }
+            }
+        }
+        let output = workers.ctl(&addresses, &["stages", form]);
+        let said = text(&output.stdout);
+        for port in &workers.ports {
+            assert!(said.contains(&format!(" on {}", port.address)), "{said}");
+        }
+        assert!(text(&output.stderr).contains(&dead.to_string()));
+    }
+}
+
+#[test]
+fn the_page_of_a_death_comes_from_the_worker_where_it_was() {
+    let workers = Workers::start();
+    for (daemon, deaths) in
+        workers
+            .daemons
+            .iter()
+            .zip([&[("7", 10)][..], &[("7", 30), ("8", 5)], &[]])
+    {
+        let keeper = Keeper::new(None);
+        for (executor, second) in deaths {
+            keeper.add(death(executor, *second));
+        }
+        daemon.shared.set_keeper(Arc::new(keeper));
+    }
+    let last = workers.json(&["postmortem", "7", "--json"]);
+    let name = workers.ports[1].address.to_string();
+    assert_eq!(
+        (&last["id"], &last["worker"]),
+        (&json!("030-7"), &json!(name))
+    );
+    // Witness: the daemon's own page.
+    let own = workers.daemons[1].json(&["postmortem", "7", "--json"]);
+    assert_eq!(last["samples"], own["samples"]);
+    assert_eq!(last["advice"], own["advice"]);
+    // By the id of a report, the older one on the other worker.
+    let output = workers.ctl(&workers.addresses(), &["postmortem", "010-7"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("heap_exhausted") && said.contains(&workers.ports[0].address.to_string()),
+        "{said}"
+    );
+    let output = workers.ctl(&workers.addresses(), &["postmortem", "7"]);
+    assert!(text(&output.stderr).contains("2 such executors have died"));
+    let output = workers.ctl(&workers.addresses(), &["postmortem", "99"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("3 others have"), "{output:?}");
+}
+
+#[test]
 fn commands_of_one_worker_say_so_in_a_line() {
     let workers = Workers::start();
     for command in [
         &["doctor"][..],
-        &["top"],
         &["trace"],
         &["task", "7"],
         &["export", "--job-trace", "app"],
-        &["stages", "--summary"],
-        &["stages", "--peaks"],
-        &["postmortem", "1"],
         &["calibrate"],
         &["pmu"],
     ] {

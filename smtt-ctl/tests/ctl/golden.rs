@@ -1,17 +1,24 @@
 //! Tables as they look at 60, 80 and 120 columns, compared with `smtt-ctl/tests/golden`. `SMTT_BLESS=1` writes them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use smtt_common::event::marker::storage_level::{DESERIALIZED, DISK, MEMORY, REPLICATION_SHIFT};
+use smtt_daemon::postmortem::keeper::Keeper;
 use smtt_model::decode::{BlockFact, Fact, RddDescribed};
+use smtt_model::postmortem::{Report, Row, Verdict};
+use smtt_model::protocol::MachineCheck;
+use smtt_model::rows::ExecutorId;
+use smtt_model::state::MemorySample;
 
 use super::cluster::with_jobs;
 use super::workers::{Workers, dead};
-use super::{Daemon, ctl, job, pages};
+use super::{Daemon, ctl, job, memory, pages};
 
-const LISTINGS: [&[&str]; 14] = [
+const LISTINGS: [&[&str]; 20] = [
     &["executors"],
     &["jobs"],
+    &["queries"],
     &["stages"],
     &["stages", "--summary"],
     &["tasks"],
@@ -39,11 +46,20 @@ const LISTINGS: [&[&str]; 14] = [
     &["rdds", "--by", "node"],
     &["blocks", "--limit", "3"],
     &["pages", "--limit", "3"],
+    &["memory"],
+    &["advise"],
+    &["postmortem"],
+    &["postmortem", "7"],
+    &["status"],
     &["report"],
 ];
 
 /// The small job with 60 more cached RDDs, of a user that every machine has.
 pub fn daemon() -> Daemon {
+    Daemon::with(&facts(), 0)
+}
+
+fn facts() -> Vec<Fact> {
     let mut facts = job();
     for rdd_id in 100..160 {
         facts.push(Fact::RddDescribed(Box::new(RddDescribed {
@@ -67,7 +83,65 @@ pub fn daemon() -> Daemon {
             ..BlockFact::default()
         })));
     }
-    Daemon::with(&facts, 0)
+    facts
+}
+
+/// The same with a query, readings of memory and deaths.
+fn whole() -> Daemon {
+    let mut facts = facts();
+    for fact in &mut facts {
+        if let Fact::StageDescribed(said) = fact {
+            said.job_id = Some(5);
+            said.sql_execution_id = Some(2);
+            said.sql_description =
+                "SELECT day, count(*) FROM users GROUP BY day ORDER BY 2".to_owned();
+        }
+    }
+    let daemon = Daemon::with(&facts, 0);
+    let keeper = Keeper::new(None);
+    keeper.add(death("7", 12));
+    keeper.add(death("9", 40));
+    daemon.shared.set_keeper(Arc::new(keeper));
+    memory::measured(&daemon);
+    daemon
+}
+
+/// The death of an executor, so many seconds after midnight.
+pub(super) fn death(executor: &str, second: u64) -> Report {
+    const MIB: u64 = 1 << 20;
+    let sample = |at: u64| MemorySample {
+        time_ns: at * 1_000_000_000,
+        resident_bytes: Some((600 + 40 * at) * MIB),
+        heap_used_bytes: Some((200 + 30 * at) * MIB),
+        storage_bytes: Some(100 * MIB),
+        ..MemorySample::default()
+    };
+    Report {
+        row: Row {
+            id: format!("{second:03}-{executor}"),
+            died_unix_ms: 1_767_225_600_000 + second * 1000,
+            who: ExecutorId {
+                application_id: Some("app-20260101120000-0001".to_owned()),
+                executor_id: Some(executor.to_owned()),
+                pid: 900,
+                uid: Some(0),
+                ..ExecutorId::default()
+            },
+            verdict: Verdict::HeapExhausted,
+            sentence: "The Java heap was full: 512 MiB were in use of at most 512 MiB, and a task asked for \
+                       more."
+                .to_owned(),
+            ..Row::default()
+        },
+        died_ns: 11_000_000_000,
+        heap_max_bytes: Some(512 * MIB),
+        evidence: vec![
+            "the JVM's own message: java.lang.OutOfMemoryError: Java heap space".to_owned(),
+        ],
+        samples: (0..10).map(sample).collect(),
+        advice: vec!["spark.executor.memory: more than the 512 MiB that it had.".to_owned()],
+        ..Report::default()
+    }
 }
 
 /// Questions to three workers, of which one is dead in the second half.
@@ -132,17 +206,56 @@ fn compare(name: &str, text: &str) {
     );
 }
 
+/// What the daemon says of its machine.
+pub(super) fn machine() -> Vec<MachineCheck> {
+    let check = |name: &str, ok, detail: &str, remedy: &str| MachineCheck {
+        name: name.to_owned(),
+        ok,
+        required: false,
+        detail: detail.to_owned(),
+        remedy: remedy.to_owned(),
+    };
+    vec![
+        check("kernel", true, "Linux 6.18.0 has BTF", ""),
+        check(
+            "page walks",
+            false,
+            "this machine has no performance counters, as most virtual machines",
+            "give the machine a PMU, or run on bare metal",
+        ),
+    ]
+}
+
+/// What differs from run to run: the daemon's own use, and the place of the configuration; and from machine to machine:
+/// what the rules of the advice examine there.
+fn without_chance(said: &str, config: &Path) -> String {
+    let checks = ["\nChecked, and nothing found\n", "\nCould not be checked\n"];
+    let ends = checks.iter().filter_map(|heading| said.find(heading));
+    let said = &said[..ends.min().map_or(said.len(), |end| end + 1)];
+    let line = |line: &str| match line.starts_with("up ") {
+        true => "up 1m02s, CPU 0.50 s (0.80 % of one CPU), memory 20.0 MiB".to_owned(),
+        false => line.replace(&config.display().to_string(), "/etc/smtt/smtt.toml"),
+    };
+    said.lines().map(|it| line(it) + "\n").collect()
+}
+
 #[test]
 fn tables_look_as_before() {
-    let daemon = daemon();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("smtt.toml");
+    std::fs::write(&config, "[control]\ngroup = \"\"\n").expect("written");
+    let doctor = ["doctor", "--config", config.to_str().expect("a path")];
+    let daemon = whole();
     pages::looked_at(&daemon);
     for columns in ["60", "80", "120"] {
         let mut text = String::new();
-        for listing in LISTINGS {
+        for listing in LISTINGS.into_iter().chain([&doctor[..]]) {
             let output = ctl(&daemon.socket, listing, columns);
             assert!(output.status.success(), "{listing:?}: {output:?}");
             let said = String::from_utf8_lossy(&output.stdout);
-            text.push_str(&format!("$ smtt-ctl {}\n{said}\n", listing.join(" ")));
+            let said = without_chance(&said, &config);
+            let line = without_chance(&listing.join(" "), &config);
+            text.push_str(&format!("$ smtt-ctl {line}{said}\n"));
         }
         compare(&format!("{columns}.txt"), &text);
     }

@@ -23,7 +23,7 @@ fn openssl(folder: &Path, arguments: &str) {
 }
 
 /// Makes an authority, and a certificate of it for 127.0.0.1 with its key.
-fn certificates(folder: &Path, authority: &str, name: &str) {
+pub(super) fn certificates(folder: &Path, authority: &str, name: &str) {
     std::fs::write(folder.join("extensions"), EXTENSIONS).expect("written");
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     for arguments in [
