@@ -115,12 +115,15 @@ pub enum Command {
         #[command(flatten)]
         query: Query,
         /// Show each figure in quantiles over the stage's tasks and over its executors.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "since")]
         summary: bool,
         /// Show the peaks of memory: of the stage's own tasks, and of the executor while one of them ran. JSON always
         /// has them.
-        #[arg(long, conflicts_with = "summary")]
+        #[arg(long, conflicts_with_all = ["summary", "since"])]
         peaks: bool,
+        /// Work of the last time.
+        #[command(flatten)]
+        since: Since,
     },
     /// Task attempts.
     Tasks {
@@ -130,6 +133,9 @@ pub enum Command {
         /// Only attempts that failed, were killed or were lost.
         #[arg(long)]
         failed: bool,
+        /// Work of the last time.
+        #[command(flatten)]
+        since: Since,
     },
     /// One task attempt: what it used, and how the use went over its life.
     Task {
@@ -216,6 +222,9 @@ pub enum Command {
     Postmortem {
         /// Executor id, or the id of a report; of several deaths the last one.
         executor: Option<String>,
+        /// Only deaths of the last TIME: 30s, 10m, 2h, 1d.
+        #[arg(long, value_name = "TIME", value_parser = age, conflicts_with = "executor")]
+        since: Option<Duration>,
         /// Only this application (id or name).
         #[arg(long, value_name = "ID")]
         app: Option<String>,
@@ -404,6 +413,28 @@ pub struct Query {
     /// Repetition.
     #[command(flatten)]
     pub watch: Watch,
+    /// [`Since`] of listings of work.
+    #[arg(skip)]
+    pub since: Option<Duration>,
+}
+
+/// Work of the last time.
+#[derive(Clone, Copy, Debug, Default, ClapArgs)]
+pub struct Since {
+    /// Only what ran in the last TIME: 30s, 10m, 2h, 1d. A stage, job or query ran when one of its tasks did.
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    pub since: Option<Duration>,
+}
+
+impl Query {
+    /// This query for the work of the last time.
+    #[must_use]
+    pub fn since(&self, since: Since) -> Self {
+        Self {
+            since: since.since,
+            ..self.clone()
+        }
+    }
 }
 
 /// Selection and order of jobs or SQL executions.
@@ -415,6 +446,9 @@ pub struct WorkQuery {
     /// With --cluster: a row for each worker instead of one for all of them.
     #[arg(long)]
     pub per_worker: bool,
+    /// Work of the last time.
+    #[command(flatten)]
+    pub since: Since,
 }
 
 /// Repetition of a command.

@@ -248,7 +248,7 @@ fn work(
     kind: &columns::ListingKind,
     asked: &args::WorkQuery,
 ) -> Result<Exit, Failure> {
-    let query = &asked.query;
+    let query = &asked.query.since(asked.since);
     match client.cluster() {
         Some(cluster) if !asked.per_worker => {
             runtime.block_on(cluster::work(client, cluster, output, kind, query))
@@ -281,14 +281,18 @@ fn answered(
         Command::Stages {
             query, peaks: true, ..
         } => runtime.block_on(peaks::run(client, output, query)),
-        Command::Stages { query, .. } => list(&columns::STAGES, query, true),
-        Command::Tasks { query, failed } => {
+        Command::Stages { query, since, .. } => list(&columns::STAGES, &query.since(*since), true),
+        Command::Tasks {
+            query,
+            failed,
+            since,
+        } => {
             let kind = if *failed {
                 &columns::FAILED_TASKS
             } else {
                 &columns::TASKS
             };
-            list(kind, query, true)
+            list(kind, &query.since(*since), true)
         }
         Command::Task { id, filter } => runtime.block_on(task::run(client, output, filter, *id)),
         Command::Rdds {
@@ -320,6 +324,7 @@ fn answered(
         }
         Command::Postmortem {
             executor,
+            since,
             app,
             user,
         } => {
@@ -328,7 +333,7 @@ fn answered(
                 user: *user,
                 ..ListQuery::default()
             };
-            let asked = postmortem::run(client, output, executor.as_deref(), query);
+            let asked = postmortem::run(client, output, executor.as_deref(), query, *since);
             runtime.block_on(asked)
         }
         Command::Export {

@@ -2,6 +2,7 @@
 
 pub mod choice;
 pub mod nothing;
+pub mod since;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -9,6 +10,7 @@ use smtt_model::protocol::ListQuery;
 use smtt_model::rows::{Listing, Summary};
 use smtt_model::units;
 
+use self::since::Recent;
 use super::advise::wrapped;
 use super::args::Query;
 use super::columns::{APPLICATION_ATTEMPT, EXECUTORS, ListingKind, USER};
@@ -33,12 +35,30 @@ pub(super) async fn run(
     // A requested RDD is shown even if it is idle.
     let busy_only = !all && query.filter.rdd.is_none() && output.form == Form::Text;
     let question = query.filter.ordered(sort, limit);
+    let recent = match query.since {
+        Some(age) => Some(Recent::ask(client, kind, &query.filter, age).await?),
+        None => None,
+    };
     let asked = ListQuery {
-        // Idle rows must not take the place of others.
-        limit: limit.filter(|_| !busy_only),
+        // Idle and old rows must not take the place of others.
+        limit: limit.filter(|_| !busy_only && recent.is_none()),
         ..question.clone()
     };
     let mut listing: Rows = client.ask(kind.path, &asked).await?;
+    if let Some(recent) = &recent {
+        let all = listing.rows.len();
+        listing.rows.retain(|row| recent.has(kind, row));
+        listing.rows_total = listing.rows.len() as u64;
+        if listing.rows.is_empty() && all > 0 {
+            if output.is_data() {
+                data(client, kind, query, &listing, output)?;
+            }
+            return Err(recent.nothing(kind.what, all));
+        }
+        if output.is_data() {
+            listing.rows.truncate(limit.unwrap_or(usize::MAX));
+        }
+    }
     let selected = listing.rows.len();
     if output.is_data() {
         data(client, kind, query, &listing, output)?;

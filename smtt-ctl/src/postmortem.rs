@@ -1,5 +1,8 @@
 //! `smtt-ctl postmortem`: why executors died.
 
+use std::time::Duration;
+
+use smtt_machine::clock::now_unix_ns;
 use smtt_model::postmortem::{Deaths, Report, Row};
 use smtt_model::protocol::ListQuery;
 use smtt_model::state::MemorySample;
@@ -30,9 +33,26 @@ pub(super) async fn run(
     output: Output,
     executor: Option<&str>,
     query: ListQuery,
+    since: Option<Duration>,
 ) -> Result<Exit, Failure> {
     let Some(executor) = executor else {
-        let deaths: Deaths = client.ask("/v1/postmortem", &query).await?;
+        let mut deaths: Deaths = client.ask("/v1/postmortem", &query).await?;
+        let all = deaths.rows.len();
+        if let Some(age) = since {
+            // The time of a death is of the day, on the worker's clock.
+            let now_ms = now_unix_ns() / 1_000_000;
+            let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            let begin = now_ms.saturating_sub(age_ms);
+            deaths.rows.retain(|row| row.died_unix_ms >= begin);
+        }
+        if deaths.rows.is_empty() && all > 0 {
+            if output.is_data() {
+                output.data(&deaths)?;
+            }
+            return Err(Failure::Nothing(format!(
+                "no executor has died in this time; {all} have before: smtt-ctl postmortem lists them"
+            )));
+        }
         if let (Some(cluster), Form::Json) = (client.cluster(), output.form) {
             output.data(&beside(&deaths, cluster))?;
         } else if output.form == Form::Csv && client.cluster().is_some() {

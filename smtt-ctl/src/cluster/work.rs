@@ -12,6 +12,7 @@ use crate::args::Query;
 use crate::client::{Client, with_query};
 use crate::columns::{ListingKind, QUERIES};
 use crate::listing::nothing::nothing;
+use crate::listing::since::Recent;
 use crate::listing::{Rows, data, outcome, text, unfiltered};
 use crate::output::Form as OutputForm;
 use crate::table::{Column, Form, column};
@@ -42,6 +43,14 @@ pub async fn run(
         let refused = |error: SortError| Failure::Question(error.to_string());
         let by: Sort = kind.sort(asked).parse().map_err(refused)?;
         rows = sort(rows, &[by]).map_err(refused)?;
+    }
+    if let Some(age) = query.since {
+        let recent = Recent::ask(client, kind, &query.filter, age).await?;
+        let all = rows.len();
+        rows.retain(|row| object(row).is_some_and(|row| recent.has(kind, &row)));
+        if rows.is_empty() && all > 0 {
+            return Err(recent.nothing(kind.what, all));
+        }
     }
     let rows_total = rows.len() as u64;
     rows.truncate(query.rows(output.rows).unwrap_or(usize::MAX));

@@ -9,7 +9,7 @@ use super::markup::Markup;
 use crate::advise;
 
 /// Findings whose details are open at first.
-const OPEN: usize = 2;
+const OPEN: usize = 1;
 
 /// Findings, the most expensive first.
 pub fn findings(body: &mut Markup, facts: &Facts) {

@@ -89,7 +89,7 @@
         body.append(...rows);
       });
     });
-    if (6 > rows.length) return;
+    if (5 > rows.length) return;
     const field = make('input', { type: 'search', placeholder: 'Filter rows', 'aria-label': 'Filter rows' });
     const count = make('small', { role: 'status' });
     const line = make('p', { class: 'filter' });

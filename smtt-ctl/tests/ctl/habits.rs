@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use smtt_daemon::recorder::counts::Ledger;
+use smtt_model::decode::{Event, Fact, Outcome, StageDescribed, TaskEnded, TaskStarted};
 
-use super::{Daemon, ctl, golden};
+use super::{Daemon, KEY, ctl, golden};
 
 fn text(daemon: &Daemon, arguments: &[&str]) -> String {
     let output = daemon.ctl(arguments);
@@ -282,4 +283,102 @@ fn rdds_are_added_up_by_what_they_have_in_common() {
     );
     let wrong = daemon.ctl(&["report", "--by", "name", "--json"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+/// A daemon with a task that ended 90 s ago, for job 1, and one that runs since 5 s, for job 2.
+fn of_two_times() -> Daemon {
+    const S: u64 = 1_000_000_000;
+    let daemon = Daemon::start();
+    let now = smtt_machine::clock::now_boot_ns();
+    let stage = |stage_id: u32| {
+        Fact::StageDescribed(StageDescribed {
+            stage_id,
+            tasks: 1,
+            name: format!("map {stage_id}"),
+            job_id: Some(stage_id - 2),
+            ..StageDescribed::default()
+        })
+    };
+    let started = |task_attempt_id: u64, stage_id: u32| {
+        Fact::TaskStarted(TaskStarted {
+            task_attempt_id,
+            stage_id,
+            ..TaskStarted::default()
+        })
+    };
+    let ended = Fact::TaskEnded(TaskEnded {
+        task_attempt_id: 1,
+        stage_id: 3,
+        stage_attempt: 0,
+        outcome: Outcome::Succeeded,
+        execution_memory_peak_bytes: 0,
+        reason: String::new(),
+    });
+    let facts = [
+        (100, super::job().swap_remove(0)),
+        (100, stage(3)),
+        (100, started(1, 3)),
+        (90, ended),
+        (5, stage(4)),
+        (5, started(2, 4)),
+    ];
+    for (age, fact) in facts {
+        daemon.shared.state().apply(Event {
+            time_ns: now - age * S,
+            executor: KEY,
+            pid: 4711,
+            tid: 4711,
+            uid: 1000,
+            fact,
+        });
+    }
+    daemon
+}
+
+#[test]
+fn work_of_the_last_time_is_listed_alone() {
+    let daemon = of_two_times();
+    for (listing, id, old, new) in [
+        ("tasks", "task_attempt_id", 1, 2),
+        ("stages", "stage_id", 3, 4),
+        ("jobs", "job_id", 1, 2),
+    ] {
+        let ids = |since: &str| -> Vec<u64> {
+            let rows = daemon.json(&[listing, "--json", "--sort", id, "--since", since]);
+            let rows = rows.as_array().cloned().unwrap_or_default();
+            let mut ids: Vec<u64> = rows.iter().filter_map(|row| row[id].as_u64()).collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(ids("10m"), [old, new], "{listing}");
+        assert_eq!(ids("30s"), [new], "{listing}");
+        // A limit counts the rows of the time.
+        let one = daemon.json(&[listing, "--json", "--limit", "1", "--since", "30s"]);
+        assert_eq!(one[0][id], new, "{listing}");
+    }
+    let failed = daemon.ctl(&["stages", "--peaks", "--since", "30s"]);
+    assert_eq!(failed.status.code(), Some(2), "{failed:?}");
+}
+
+#[test]
+fn deaths_of_the_last_time_are_listed_alone() {
+    let daemon = Daemon::with_job();
+    let keeper = smtt_daemon::postmortem::keeper::Keeper::new(None);
+    let now_ms = smtt_machine::clock::now_unix_ns() / 1_000_000;
+    for (executor, age_ms) in [("7", 7_200_000), ("8", 60_000)] {
+        let mut report = super::golden::death(executor, 1);
+        report.row.id = format!("id-{executor}");
+        report.row.died_unix_ms = now_ms - age_ms;
+        keeper.add(report);
+    }
+    daemon.shared.set_keeper(std::sync::Arc::new(keeper));
+    let rows = |since: &str| {
+        let answer = daemon.json(&["postmortem", "--json", "--since", since]);
+        answer["rows"].as_array().map(Vec::len)
+    };
+    assert_eq!((rows("1h"), rows("1d")), (Some(1), Some(2)));
+    let none = daemon.ctl(&["postmortem", "--since", "1s"]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(said.contains("2 have before"), "{said}");
 }

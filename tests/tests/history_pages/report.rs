@@ -54,7 +54,7 @@ fn facts(second: u64, executor: u64) -> Vec<Fact> {
                     _ => "MapPartitionsRDD".to_owned(),
                 },
                 call_site: format!("map at Rank.scala:{}", 20 + rdd_id % 4),
-                partitions: 4,
+                partitions: 10,
                 storage_level: match cached {
                     true => DISK | MEMORY | DESERIALIZED | 1 << REPLICATION_SHIFT,
                     false => 0,
