@@ -241,5 +241,6 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
             );
         }
     }
+    drop(daemon);
     lab.passed()
 }
