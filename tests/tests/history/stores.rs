@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -25,6 +26,11 @@ use crate::live::{names, only, same_columns, same_tables};
 
 /// Tasks of a job, with that of its last stage.
 const TASKS_OF_A_JOB: u64 = 1_201;
+
+/// How long each write of the slow store hangs: longer than any wait of these tests.
+const HANGS: Duration = Duration::from_secs(2 * LIMIT.as_secs());
+/// A job or a stop that takes less did not wait for a write.
+const HELD_UP: Duration = Duration::from_secs(LIMIT.as_secs() / 2);
 
 /// A file system of its own. It is thawed and unmounted when this is dropped.
 struct Mount {
@@ -129,6 +135,25 @@ impl Driver {
 
     fn go(&self, name: &str) -> Result<()> {
         Ok(fs::write(self.folder.join(format!("{name}.go")), "")?)
+    }
+
+    /// How long a job or a stop took in the driver.
+    fn took(&self, name: &str) -> Result<Duration> {
+        let seconds = fs::read_to_string(self.folder.join(name))?;
+        Ok(Duration::from_secs_f64(seconds.parse()?))
+    }
+
+    /// Neither the second job of an application nor its end waited for the store, which fails since the first one.
+    fn was_not_held_up(&self, name: &str) -> Result<()> {
+        let [first, second, stop] =
+            [".1", ".2", ".stopped"].map(|end| self.took(&format!("{name}{end}")));
+        let (first, second, stop) = (first?, second?, stop?);
+        println!("{name}: jobs {first:.1?} and {second:.1?}, stop {stop:.1?}");
+        ensure!(
+            second < HELD_UP && stop < HELD_UP,
+            "{name}: {second:?}, {stop:?}"
+        );
+        Ok(())
     }
 
     /// What the marker said of a store.
@@ -304,11 +329,15 @@ fn a_store_that_fails_does_the_job_no_harm() -> Result<()> {
         driver.reach("frozen.stopped")?;
         frozen.thaw()?;
         ensure!(driver.running.result(LIMIT)? == expected);
+        driver.was_not_held_up("frozen")?;
         lacks_its_end(&driver, &frozen.path, None)?;
     } else {
         ensure!(driver.running.result(LIMIT)? == expected);
     }
 
+    for name in ["full", "freed", "read-only", "file"] {
+        driver.was_not_held_up(name)?;
+    }
     lacks_its_end(&driver, &full.path, Some("No space left"))?;
     lacks_its_end(&driver, &read_only.path, Some("Read-only file system"))?;
     let said = driver.said(&file)?;
@@ -334,6 +363,52 @@ fn a_store_that_fails_does_the_job_no_harm() -> Result<()> {
     same_tables(&freed.path.join(&id), &imported.join(&id))?;
     // A folder that has mounts cannot be removed.
     drop((full, freed, read_only));
+    lab.passed()
+}
+
+/// Each write hangs for ten minutes. The jobs and the context's end take none of it, and the driver's process ends.
+#[test]
+fn a_store_whose_writes_hang_does_not_hold_the_job_up() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let (store, control) = (lab.folder().join("slow"), lab.folder().join("control"));
+    fs::create_dir(&control)?;
+    let arguments = [
+        control.display().to_string(),
+        format!("slow=slow://{}", store.display()),
+    ];
+    let arguments = arguments.each_ref().map(String::as_str);
+    let application = application_with(&lab, &store, "stores.py", "local[2]", &arguments)?
+        .conf(
+            "spark.driver.extraClassPath",
+            &lab.paths.fixture_jar().display().to_string(),
+        )
+        .conf(
+            "spark.hadoop.fs.slow.impl",
+            "io.smtt.fixture.SlowFileSystem",
+        )
+        .conf("spark.hadoop.fs.slow.seconds", &HANGS.as_secs().to_string());
+    let mut driver = Driver {
+        running: lab.run_through(&application)?,
+        folder: control,
+    };
+    let begun = Instant::now();
+    for gate in ["slow.1", "slow.2"] {
+        driver.reach(gate)?;
+        driver.go(gate)?;
+    }
+    ensure!(driver.running.result(LIMIT)? == "RESULT 24000");
+    driver.was_not_held_up("slow")?;
+    let all = begun.elapsed();
+    ensure!(all < HANGS, "the driver waited for a write: {all:?}");
+    // The first write hung until the process ended: the folder is made, and has no part.
+    let id = only(&store)?;
+    ensure!(parts::list(&store.join(&id))?.is_empty());
+    let said = driver.said(&store)?;
+    ensure!(
+        said.iter()
+            .any(|line| line.contains("lacks its last part: ")),
+        "{said:?}"
+    );
     lab.passed()
 }
 
