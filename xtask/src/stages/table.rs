@@ -182,7 +182,7 @@ pub const STAGES: [Stage; 18] = [
     },
     Stage {
         name: "browser",
-        about: "the history's pages in a real browser",
+        about: "pages in a real browser: the history's, and the report of smtt-ctl",
         commands: &[&[
             "test",
             "--workspace",
