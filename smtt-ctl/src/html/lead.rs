@@ -15,6 +15,9 @@ const WORTH: f64 = 0.001;
 /// Characters of a name in the sentence.
 const NAME: usize = 60;
 
+/// A figure of a stage; `None` where it was not measured.
+type Figure = fn(&StageRow) -> Option<u64>;
+
 /// Time that tasks lost to one thing.
 struct Loss {
     ns: u64,
@@ -137,7 +140,7 @@ fn losses(facts: &Facts) -> (Vec<Loss>, Vec<&'static str>) {
         }),
         None => unknown.push(what),
     };
-    let of_stages: [(&'static str, fn(&StageRow) -> Option<u64>); 3] = [
+    let of_stages: [(&'static str, Figure); 3] = [
         ("garbage collection", |row| {
             row.used.collection_ns.or(row.used.spark_collection_ns)
         }),

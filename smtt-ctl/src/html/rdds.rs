@@ -160,7 +160,7 @@ impl Group<'_> {
         for row in &self.rows {
             if let (Some(id), Some(partitions)) = (row.rdd_id, row.partitions) {
                 let (most, times) = known.entry(id).or_default();
-                *most = (*most).max(partitions.into());
+                *most = (*most).max(partitions);
                 *times = (*times).max(copies(row));
             }
         }
