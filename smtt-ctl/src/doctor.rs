@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use smtt_config::{self, ConfigError, DEFAULT_FILE};
 use smtt_machine::doctor;
 use smtt_model::protocol::{MachineCheck, Status};
+use smtt_model::verdict::TASK_THREADS;
 
 use super::advise::wrapped;
 use super::{Exit, Failure, Output, say};
@@ -83,6 +84,28 @@ fn daemon_check(status: &Status) -> MachineCheck {
     }
 }
 
+/// Whether the threads of all tasks are traced, from the daemon's status.
+fn task_threads_check(status: &Status) -> MachineCheck {
+    let verdict = status
+        .probes
+        .iter()
+        .find(|probe| probe.hook == TASK_THREADS);
+    let (detail, remedy) = match verdict {
+        None => ("no task runs on a thread that is not traced".to_owned(), ""),
+        Some(verdict) => (
+            verdict.reason.clone(),
+            "smtt-ctl executors --json; the log names the processes",
+        ),
+    };
+    MachineCheck {
+        name: TASK_THREADS.to_owned(),
+        ok: verdict.is_none(),
+        required: false,
+        detail,
+        remedy: remedy.to_owned(),
+    }
+}
+
 /// Requests the checks from the daemon, or runs them here where no daemon runs, and prints them.
 pub(super) async fn run(
     client: &Client,
@@ -96,7 +119,9 @@ pub(super) async fn run(
     match answer {
         Ok(answered) => {
             checks.extend(answered);
-            checks.push(daemon_check(&client.get("/v1/status").await?));
+            let status = client.get("/v1/status").await?;
+            checks.push(task_threads_check(&status));
+            checks.push(daemon_check(&status));
         }
         Err(error) => {
             say(&format!("{error}; checking from here"));

@@ -7,6 +7,7 @@
 mod adoption;
 mod executors;
 mod followers;
+mod unattributed;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use smtt_machine::calibrate::calibrate;
 use smtt_machine::clock::now_boot_ns;
 use smtt_machine::doctor;
 use smtt_machine::page_walks::PageWalkSettings;
-use smtt_machine::proc::in_first_namespace;
+use smtt_machine::proc::{in_first_namespace, thread_exists};
 use smtt_model::cpu::{self, describe};
 use smtt_model::decode::Fact;
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
@@ -38,6 +39,7 @@ use self::executors::Executors;
 use self::followers::{
     carry_log, follow_libraries, follow_subordinate_ids, spawn_discovery, subordinate_ids,
 };
+use self::unattributed::Unattributed;
 use crate::metrics::{KeyLimits, MetricsSettings, accountant};
 use crate::probes::{Probes, TOOLCHAIN};
 use crate::progress::Step;
@@ -193,6 +195,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         tap,
         memory_read: None,
         hanging,
+        unattributed: Unattributed::default(),
         subordinate_ids,
     };
     event_loop.tick();
@@ -312,6 +315,7 @@ struct EventLoop {
     memory_read: Option<Instant>,
     /// Inspections of processes that hang.
     hanging: Arc<AtomicUsize>,
+    unattributed: Unattributed,
     subordinate_ids: watch::Receiver<Arc<SubordinateIds>>,
 }
 
@@ -425,6 +429,7 @@ impl EventLoop {
                 ),
             });
         }
+        all.extend(self.unattributed.verdict());
         let missed = self.executors.missed_readings();
         if missed > 0 {
             all.push(Verdict {
@@ -450,9 +455,16 @@ impl EventLoop {
             let ids = Arc::clone(&self.subordinate_ids.borrow_and_update());
             set_subordinate_ids(&mut self.probes, &self.shared, &ids);
         }
+        let running = self.shared.state().task_threads();
         self.shared.progress().enter(Step::ReadCounters);
         match self.probes.readings() {
             Ok(readings) => {
+                let time = Instant::now().into_std();
+                let rows = self.probes.thread_rows();
+                let lines = self.unattributed.see(&running, rows, time, thread_exists);
+                for (executor, line) in lines {
+                    self.executors.warn_about(executor, time, &line);
+                }
                 // Files are read before the state is locked.
                 self.shared.progress().enter(Step::ReadSlotFiles);
                 let slots = self.executors.read_slots();
@@ -475,6 +487,7 @@ impl EventLoop {
                 self.shared.progress().enter(Step::ForgetExecutors);
                 for executor in forgotten {
                     self.executors.forget(executor);
+                    self.unattributed.forget(executor);
                     if let Err(error) = self.probes.leave_executor(executor) {
                         tracing::warn!("rows of a dead executor stay in the kernel: {error:#}");
                     }

@@ -304,6 +304,12 @@ impl Probes {
         Ok(own.map(|(id, _)| id).collect())
     }
 
+    /// Threads that had a row at the last reading, by thread id and executor key.
+    #[must_use]
+    pub fn thread_rows(&self) -> &[(u32, u64)] {
+        self.reader.threads()
+    }
+
     /// Rows of the table of running tasks.
     ///
     /// # Errors

@@ -9,6 +9,9 @@ pub const HOTNESS: &str = "hotness";
 /// Name of the probe that makes the memory that tasks touched first exact.
 pub const FIRST_TOUCH: &str = "first_touch";
 
+/// Hook of the verdict on executors whose task threads have no row in the kernel side's table.
+pub const TASK_THREADS: &str = "task threads";
+
 /// State of one row of the probe table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -343,6 +343,12 @@ impl Executors {
         (collections, unread)
     }
 
+    /// Logs a warning about an executor, within the limits of the log.
+    pub fn warn_about(&mut self, executor: u64, now: Instant, text: &str) {
+        let pid = u64::from(executor_pid(executor));
+        self.warnings.warn_about(pid, now, text);
+    }
+
     /// Readings of slot files that were not made in time since the start.
     pub const fn missed_readings(&self) -> u64 {
         self.reads.missed()

@@ -10,7 +10,7 @@ use super::bytes::{Caps, tree_bytes, tree_entry_bytes, vec_bytes};
 use super::memory_parts::Divisions;
 use super::memory_usage::MemoryUsage;
 use super::task::TaskState;
-use super::{Executor, MemoryHeld};
+use super::{Executor, MemoryHeld, State};
 use crate::attribute::StageKey;
 use crate::decode::{Event, Exhausted, Fact, OomKilled, ProcessEnd, SignalSent};
 use crate::sort::small::sort_by_key;
@@ -319,7 +319,7 @@ impl BlackBox {
     }
 
     /// The task of a thread.
-    fn task_of(&self, tid: u32) -> Option<u64> {
+    pub(super) fn task_of(&self, tid: u32) -> Option<u64> {
         self.threads.get(&tid).copied()
     }
 }
@@ -343,7 +343,32 @@ fn keep<T>(notes: &mut Vec<Noted<T>>, note: Noted<T>, text: usize, most: usize, 
     }
 }
 
+impl State {
+    /// Threads that run a task now, by thread id and executor key, as the living executors report it.
+    #[must_use]
+    pub fn task_threads(&self) -> Vec<(u32, u64)> {
+        let living = self.executors();
+        let living = living
+            .iter()
+            .filter(|(_, executor)| executor.died_ns.is_none());
+        living
+            .flat_map(|(key, executor)| executor.task_threads().map(|tid| (tid, *key)))
+            .collect()
+    }
+}
+
 impl Executor {
+    /// Threads that run a task now. A thread that helps a task is none.
+    fn task_threads(&self) -> impl Iterator<Item = u32> {
+        let threads = self.black_box.threads.iter();
+        let runs = |(tid, task): &(&u32, &u64)| {
+            self.tasks.tasks.get(*task).is_some_and(|task| {
+                task.state == TaskState::Running && task.thread() == Some(**tid)
+            })
+        };
+        threads.filter(runs).map(|(tid, _)| *tid)
+    }
+
     /// Keeps a sample of the executor's memory.
     pub(super) fn sample_memory(&mut self, sample: &MemorySample, caps: &Caps) {
         if self.died_ns.is_some() {

@@ -99,8 +99,8 @@ impl Executor {
                 if !self.tasks.started(&fact, late, now_ns, caps) {
                     return Outcome::OverCap(self.tasks.tasks_full(caps));
                 }
-                // In a resync another thread sends it.
-                if !late {
+                // In a resync another thread sends it, unless this one has begun it.
+                if !late || self.black_box.task_of(tid) == Some(fact.task_attempt_id) {
                     self.tasks.runs_on(fact.task_attempt_id, tid);
                 }
             }

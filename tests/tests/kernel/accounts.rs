@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -16,10 +16,13 @@ use smtt_common::event::used::{
 };
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_model::decode::{Fact, decode};
+use smtt_model::verdict::TASK_THREADS;
+use smtt_tests::attackers::row;
 use smtt_tests::skip::skip;
+use xtask::daemon::Options;
 use xtask::features::on_block_device;
 
-use crate::lab::{KernelLab, Workload, lab, with_hook};
+use crate::lab::{KernelLab, Workload, daemon_alone, lab, with_hook};
 
 /// The accounts in the order in which the workload reads them.
 pub const READ: [(&str, usize); 10] = [
@@ -368,4 +371,79 @@ fn the_wait_for_a_disk_is_there_where_the_kernel_keeps_it() -> Result<()> {
     });
     fs::write(DELAY_ACCOUNTING, before.trim())?;
     outcome
+}
+
+/// Threads that one executor may have a row for, a quarter of `[limits] threads`.
+const ROWS: u64 = 16;
+/// How long the daemon may take to see threads without a row, at two readings.
+const VERDICT_LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn tasks_on_threads_that_are_not_traced_have_a_verdict() -> Result<()> {
+    let options = Options {
+        toml: format!("[limits]\nthreads = {}\n", 4 * ROWS),
+        ..Options::default()
+    };
+    let Some(daemon) = daemon_alone(&options)? else {
+        return Ok(());
+    };
+    let verdict = || -> Result<Option<String>> {
+        let status = daemon.json(&["status"])?;
+        let probes = status["probes"].as_array().context("no probes")?;
+        let own = probes.iter().find(|probe| probe["hook"] == TASK_THREADS);
+        Ok(own.map(|probe| probe["reason"].to_string()))
+    };
+    // Tasks of 0.1 s, one after the other on each thread.
+    let tasks = |threads: u64, seconds: u64| {
+        let options = [
+            format!("threads={threads}"),
+            format!("tasks={}", threads * seconds * 10),
+            "us=100000".to_owned(),
+            "spin_us=500".to_owned(),
+            "name=java".to_owned(),
+        ];
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        Workload::start("short_tasks", &options)
+    };
+
+    let mut few = tasks(ROWS - 4, 6)?;
+    few.go()?;
+    while few.done_within(Duration::from_millis(200))?.is_none() {
+        let said = verdict()?;
+        ensure!(said.is_none(), "each thread has a row: {said:?}");
+    }
+    few.end()?;
+
+    let mut many = tasks(ROWS + 8, 90)?;
+    many.go()?;
+    let start = Instant::now();
+    let said = loop {
+        if let Some(said) = verdict()? {
+            break said;
+        }
+        ensure!(start.elapsed() < VERDICT_LIMIT, "no verdict");
+        ensure!(
+            many.done_within(Duration::from_millis(100))?.is_none(),
+            "its tasks have ended"
+        );
+    };
+    println!("after {:?}: {said}", start.elapsed());
+    ensure!(
+        said.contains("tasks of 1 executors run on threads that are not traced")
+            && said.contains("raise [limits] threads"),
+        "{said}"
+    );
+    let row = row(&daemon, many.pid())?;
+    ensure!(row["threads_refused"].as_u64() >= Some(8), "{row}");
+    let checks = daemon.json(&["doctor"])?;
+    let checks = checks.as_array().context("no checks")?;
+    let check = checks.iter().find(|check| check["name"] == TASK_THREADS);
+    ensure!(
+        check.is_some_and(|check| check["ok"] == false && check["required"] == false),
+        "{check:?}"
+    );
+    let log = fs::read_to_string(daemon.log())?;
+    let line = format!("tasks of process {} run on threads", many.pid());
+    ensure!(log.matches(&line).count() == 1, "{log}");
+    Ok(())
 }
