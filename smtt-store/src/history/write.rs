@@ -22,8 +22,8 @@ use super::columns::{Column, Kind, Table};
 use super::derived::{self, DERIVED_KEY};
 use super::{MAGIC_KEY, VERSION, VERSION_KEY, place};
 
-/// Rows of a row group at most.
-pub const GROUP_ROWS: usize = 100_000;
+/// Rows of a row group at most. An import holds one of tasks, and four times as many SQL metrics, in 100 MB.
+pub const GROUP_ROWS: usize = 50_000;
 /// Level of the codec where a table is written while a job runs.
 const LEVEL: i32 = 9;
 /// Levels that are tried for a table that is written once. A lower one is often better for numbers without order: it takes
