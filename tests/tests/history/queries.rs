@@ -152,7 +152,7 @@ fn queries_of_the_manual_find_what_the_rest_api_says() -> Result<()> {
     let unfinished = store.join(".import-x.inprogress");
     fs::create_dir(&unfinished)?;
     fs::write(unfinished.join("tasks.parquet"), "PAR1")?;
-    let answers = ask(&lab, &store, &[])?;
+    let answers = ask(&lab, &store)?;
     let port = serve(&store, None)?;
     spills(&answers["spilled"], port)?;
     waits(&answers["waited"], port)?;
@@ -164,29 +164,17 @@ fn queries_of_the_manual_find_what_the_rest_api_says() -> Result<()> {
     lab.passed()
 }
 
-/// Runs the manual's queries, all or those of these names.
-fn ask(lab: &SparkLab, store: &Path, names: &[&str]) -> Result<Value> {
+/// Runs the manual's queries.
+fn ask(lab: &SparkLab, store: &Path) -> Result<Value> {
     let document = lab.paths.root.join("docs/HISTORY.md");
     let out = lab.folder().join("answers.json");
     let arguments = [&document, store, &out].map(|path| path.display().to_string());
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let arguments = [&arguments, names].concat();
+    let arguments = arguments.each_ref().map(String::as_str);
     let application =
         Application::python(&lab.paths, "local[2]", "history_queries.py", &arguments)?;
     let application = application.conf("spark.sql.shuffle.partitions", "2");
     lab.run_through(&application)?.result(LIMIT)?;
     Ok(serde_json::from_str(&fs::read_to_string(&out)?)?)
-}
-
-/// Sums of a store by Spark and by DuckDB are those of the REST API, for each of these applications.
-pub fn sums(lab: &SparkLab, store: &Path, port: u16, ids: &[&str]) -> Result<()> {
-    let answers = ask(lab, store, &["sums", "sums_of_duckdb"])?;
-    for id in ids {
-        let stages = equal_sums(&answers, port, id)?;
-        ensure!(stages > 0, "{id} has no stage with tasks");
-        println!("{id}: sums of {stages} stages are equal in Spark, DuckDB and REST");
-    }
-    Ok(())
 }
 
 /// Compares the sums of one application's stages; returns the number of those that have tasks.
