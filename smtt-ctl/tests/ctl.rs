@@ -53,6 +53,8 @@ mod tasks;
 mod tls;
 #[path = "ctl/twins.rs"]
 mod twins;
+#[path = "ctl/unanswered.rs"]
+mod unanswered;
 #[path = "ctl/workers.rs"]
 mod workers;
 
