@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use smtt_model::decode::{Fact, StageDescribed, TaskStarted};
 
 use super::golden::death;
-use super::workers::{Workers, dead, facts, rows, sum, text, with_answer, worker};
+use super::workers::{Workers, dead, facts, rows, sum, text, with_answer};
 
 #[test]
 fn listings_of_a_cluster_are_those_of_its_workers() {

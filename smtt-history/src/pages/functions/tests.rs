@@ -157,7 +157,7 @@ async fn a_task_has_its_functions_and_their_names_are_text() {
         "aria-sort=\"descending\"",
         "&lt;script&gt;alert(1)",
         "id=\"on-cpu\"",
-        "81.3 % to ",
+        "81.2 % to ",
         "id=\"fetches-lane\"",
         "id=\"fetches\"",
         "3.0 MiB",
