@@ -30,12 +30,11 @@ pub(super) struct Application {
     environment: Option<Environment>,
 }
 
-/// A resource profile: as the REST API shows it, and how many tasks its executors run at a time.
+/// A resource profile: as the REST API shows it, and how many CPUs each of its tasks takes.
 #[derive(Debug)]
 struct Profile {
     json: Value,
     task_cpus: i32,
-    max_tasks: Option<i32>,
     /// What it takes of the replay's memory.
     bytes: usize,
 }
@@ -61,13 +60,11 @@ impl Application {
         Some((self.id.as_deref()?, self.attempt.as_deref()))
     }
 
-    /// Tasks that an executor of a profile runs at a time.
+    /// Tasks that an executor of a profile runs at a time. Spark's server knows no other limit of a profile in a log.
     pub(super) fn max_tasks(&self, profile: i32, cores: i32) -> i32 {
         let profile = self.profiles.get(&profile);
         let cpus = profile.map_or(self.task_cpus, |profile| profile.task_cpus);
-        profile
-            .and_then(|profile| profile.max_tasks)
-            .unwrap_or(cores / cpus.max(1))
+        cores / cpus.max(1)
     }
 }
 
@@ -182,25 +179,9 @@ impl Replay {
             "taskResources": object(task),
         });
         let task_cpus = event.task.get("cpus").map_or(1.0, |request| request.amount);
-        // Spark limits tasks by the scarcest resource, where the profile says the number of cores.
-        let fits = |name: &str, each: f64| {
-            let amount = event.executor.get(name)?.amount;
-            (each > 0.0).then(|| (amount as f64 / each) as i32)
-        };
-        let max_tasks = event.executor.contains_key("cores").then(|| {
-            let others = event
-                .task
-                .iter()
-                .filter(|(name, _)| name.as_str() != "cpus");
-            others
-                .filter_map(|(name, request)| fits(name, request.amount))
-                .chain(fits("cores", task_cpus))
-                .min()
-        });
         let profile = Profile {
             json,
             task_cpus: task_cpus as i32,
-            max_tasks: max_tasks.flatten(),
             bytes,
         };
         if let Some(old) = self.application.profiles.insert(event.id, profile) {

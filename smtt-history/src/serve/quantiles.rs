@@ -56,15 +56,15 @@ pub(super) fn task_distributions(
     };
     let metric = |at: usize, rows| column(TASKS.columns[FIRST_METRIC + at].name, rows);
     let of = |at: usize| Ok::<_, ParquetError>(pick(metric(at, &counted)?, count, quantiles));
-    // What Spark computes from several metrics it sorts over all tasks, also unsuccessful ones, and still picks by the
-    // number of successful ones.
     let sum = |left: usize, right: usize| {
-        let both = metric(left, &has_metrics)?
+        let both = metric(left, &counted)?
             .into_iter()
-            .zip(metric(right, &has_metrics)?);
+            .zip(metric(right, &counted)?);
         let sums = both.map(|(left, right)| left.wrapping_add(right)).collect();
         Ok::<_, ParquetError>(pick(sums, count, quantiles))
     };
+    // What Spark computes from times it sorts over all tasks, also unsuccessful ones, and still picks by the number of
+    // successful ones.
     let (launches, durations, fetches) = (
         column("launch_time", &has_metrics)?,
         column("duration_ms", &has_metrics)?,
