@@ -420,7 +420,7 @@ mod tests {
             python_worker_peak_bytes: Some(910 << 20),
             ..RunningTask::default()
         }];
-        let text = page(&report, 100);
+        let text = page(&report, 160);
         for part in [
             "Where the memory was, 400.0 ms before the end",
             "100.0 MiB resident, divided 3.0 s before the end",

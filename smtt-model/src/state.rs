@@ -82,7 +82,7 @@ pub use memory_usage::{
     ProcessMemory,
 };
 pub use object_sample::SampleRow;
-pub use page_walks::{Distribution, Meaning, Points, TASK_SAMPLES_MIN, Walks};
+pub use page_walks::{Distribution, Meaning, Points, SampledCycles, TASK_SAMPLES_MIN, Walks};
 pub use placement::{
     LastExamined, RangesId, ResolveCounts, Resolved, Seen, SizesBy, Target, Targets,
 };
@@ -91,7 +91,7 @@ pub use rdd::{Peak, Rdd};
 pub use reads::{NodeReads, ReadRate};
 pub use running::{Shown, TaskReading};
 pub use spark_page::{SparkPage, SparkPageKey};
-pub use task::{SampledCycles, Stage, Task, TaskState, Tasks};
+pub use task::{Stage, Task, TaskState, Tasks};
 pub use tick::Tick;
 pub use used::{Until, Used, UsedByTask};
 

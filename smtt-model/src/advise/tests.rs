@@ -1,7 +1,7 @@
 //! Tests of the rules: what is found above a threshold, not below, and what absent figures make of it.
 
 mod places;
-mod work;
+mod waits;
 
 use std::collections::BTreeMap;
 

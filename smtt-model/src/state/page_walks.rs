@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hdrhistogram::Histogram;
+use smtt_common::context::Activity;
 use smtt_common::page_walk::WalkCounters;
 
 use super::State;
 use super::bytes::{Caps, tree_bytes};
+use super::task::Task;
 use crate::cpu::{FigureName, Ratio};
 use crate::readings::{Calibration, Channel, ChannelFigure, PageWalkReadings};
 
@@ -141,6 +143,47 @@ impl Walks {
             sum.add(more);
         }
         sum
+    }
+}
+
+/// Sampled cycles of a task in one activity, on all threads that work for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampledCycles {
+    /// Activity; a code without a name stands for all unknown ones.
+    pub activity: Activity,
+    /// Cycles: the event's counts from one sample to the next.
+    pub events: u64,
+    /// Number of samples.
+    pub samples: u64,
+}
+
+impl Task {
+    /// Counts sampled cycles for an activity of the task. There are few activities, so the list is short.
+    pub(super) fn add_cycles(
+        &mut self,
+        activity: Activity,
+        events: u64,
+        samples: u64,
+        caps: &Caps,
+    ) {
+        if samples == 0 {
+            return;
+        }
+        if let Some(sum) = self.cycles.iter_mut().find(|it| it.activity == activity) {
+            sum.events = sum.events.saturating_add(events);
+            sum.samples = sum.samples.saturating_add(samples);
+            return;
+        }
+        // A full list doubles, and has four places at first.
+        let (len, capacity) = (self.cycles.len(), self.cycles.capacity());
+        let places = if len == capacity { len.max(4) } else { 0 };
+        if caps.admit(places * size_of::<SampledCycles>()) {
+            self.cycles.push(SampledCycles {
+                activity,
+                events,
+                samples,
+            });
+        }
     }
 }
 

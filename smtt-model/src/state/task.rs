@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use smtt_common::context::Activity;
 use smtt_common::counter::FaultCounters;
 use smtt_common::page_walk::WalkCounters;
 
@@ -16,7 +15,7 @@ use super::functions::{Functions, Spans};
 use super::helpers::{HelperSum, HelperUsed};
 use super::memory_peaks::{Peaks, StageHeld};
 use super::over_cap::{OverCap, fold};
-use super::page_walks::{Distribution, Walks};
+use super::page_walks::{Distribution, SampledCycles, Walks};
 use super::splits::Splits;
 use super::used::{Used, UsedByTask};
 use crate::attribute::{RddKey, StageKey};
@@ -60,17 +59,6 @@ impl TaskState {
             Self::Succeeded | Self::Failed | Self::Killed | Self::Lost
         )
     }
-}
-
-/// Sampled cycles of a task in one activity, on all threads that work for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampledCycles {
-    /// Activity; a code without a name stands for all unknown ones.
-    pub activity: Activity,
-    /// Cycles: the event's counts from one sample to the next.
-    pub events: u64,
-    /// Number of samples.
-    pub samples: u64,
 }
 
 /// One task attempt.
@@ -168,34 +156,6 @@ impl Task {
         {
             // Beyond the limit samples stay in the task's own sum only.
             self.walks_by_rdd.push((rdd, *more));
-        }
-    }
-
-    /// Counts sampled cycles for an activity of the task. There are few activities, so the list is short.
-    pub(super) fn add_cycles(
-        &mut self,
-        activity: Activity,
-        events: u64,
-        samples: u64,
-        caps: &Caps,
-    ) {
-        if samples == 0 {
-            return;
-        }
-        if let Some(sum) = self.cycles.iter_mut().find(|it| it.activity == activity) {
-            sum.events = sum.events.saturating_add(events);
-            sum.samples = sum.samples.saturating_add(samples);
-            return;
-        }
-        // A full list doubles, and has four places at first.
-        let (len, capacity) = (self.cycles.len(), self.cycles.capacity());
-        let places = if len == capacity { len.max(4) } else { 0 };
-        if caps.admit(places * size_of::<SampledCycles>()) {
-            self.cycles.push(SampledCycles {
-                activity,
-                events,
-                samples,
-            });
         }
     }
 

@@ -27,7 +27,7 @@ type Value = Option<String>;
 /// All columns of a table; `None` where that gives an error.
 fn read(path: &Path, table: &Table) -> Option<Vec<Vec<Value>>> {
     let reader = Reader::open(path, table.name).ok()?;
-    let all = [0..reader.rows()];
+    let all = std::slice::from_ref(&(0..reader.rows()));
     let text = |number: Option<i64>| number.map(|number| number.to_string());
     let columns = table.columns.iter().map(|column| {
         let values: Vec<Value> = match column.kind {

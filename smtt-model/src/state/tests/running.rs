@@ -209,3 +209,29 @@ fn readings_without_room_or_of_others_change_nothing() {
     assert_eq!(row(&state, 1).used_until, None);
     assert_eq!(row(&state, 1).splits, None);
 }
+
+#[test]
+fn threads_that_run_a_task_are_those_that_began_it() {
+    let mut state = state();
+    let begun = |task_attempt_id| Fact::TaskBegun {
+        task_attempt_id,
+        late: false,
+    };
+    for n in [1, 2, 3] {
+        tell(&mut state, n, S, described("app-1", &n.to_string()));
+    }
+    tell(&mut state, 1, S + 1, begun(1));
+    tell(&mut state, 1, S + 2, started(1, 3));
+    // A snapshot is requested and never comes: the thread that tells the start has begun the task.
+    state.resync_requested(key(2), 1, S);
+    tell(&mut state, 2, S + 1, begun(2));
+    tell(&mut state, 2, S + 2, started(2, 3));
+    // The thread of a snapshot, which runs nothing.
+    state.resync_requested(key(3), 1, S);
+    tell(&mut state, 3, S + 2, started(3, 3));
+    assert_eq!(state.task_threads(), [(101, key(1)), (102, key(2))]);
+    tell(&mut state, 1, S + 3, ended(1, 3, TaskOutcome::Succeeded));
+    assert_eq!(state.task_threads(), [(102, key(2))]);
+    state.executor_gone(key(2), S + 4);
+    assert_eq!(state.task_threads(), []);
+}
