@@ -27,13 +27,14 @@ type Value = Option<String>;
 /// All columns of a table; `None` where that gives an error.
 fn read(path: &Path, table: &Table) -> Option<Vec<Vec<Value>>> {
     let reader = Reader::open(path, table.name).ok()?;
-    let all = std::slice::from_ref(&(0..reader.rows()));
+    let rows = 0..reader.rows();
+    let all = std::slice::from_ref(&rows);
     let text = |number: Option<i64>| number.map(|number| number.to_string());
     let columns = table.columns.iter().map(|column| {
         let values: Vec<Value> = match column.kind {
-            Kind::Text => reader.texts(column.name, &all).ok()?,
+            Kind::Text => reader.texts(column.name, all).ok()?,
             _ => {
-                let numbers = reader.numbers(column.name, &all).ok()?;
+                let numbers = reader.numbers(column.name, all).ok()?;
                 numbers.into_iter().map(text).collect()
             }
         };
