@@ -39,7 +39,7 @@ pub const LATER_KINDS: &[Kind] = &[
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
 pub const LATER_STRINGS: &[(Kind, usize)] = &[
-    (Kind::EXECUTOR_DESCRIBED, 1),
+    (Kind::EXECUTOR_DESCRIBED, 4),
     (Kind::RDD_DESCRIBED, 2),
     (Kind::STAGE_DESCRIBED, 3),
 ];
