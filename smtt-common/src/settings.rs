@@ -70,6 +70,9 @@ pub struct Process {
     pub fault_page: u32,
     /// Context of the faults of a Python worker that serves a task. A zero hot word means "no task known".
     pub context: crate::context::SlotHead,
+    /// Twice the number of changes of `context`, and one more during a change, so that a reader on another processor
+    /// detects one.
+    pub context_changes: u64,
     /// Faults of threads without a row that were counted and then ended in a signal. As many of the next are not
     /// counted.
     pub not_served: u64,

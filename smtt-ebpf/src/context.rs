@@ -6,7 +6,7 @@ use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_prob
 use smtt_common::{
     context::{Activity, ContextWord, SlotHead},
     counter::{ContextKey, Unattributed},
-    settings::ROLE_EXECUTOR,
+    settings::{Process, ROLE_EXECUTOR},
 };
 
 use crate::maps::{PROCESSES, THREADS, fetch_add};
@@ -31,7 +31,7 @@ pub fn running() -> Option<Running> {
     let process = unsafe { PROCESSES.get((id >> 32) as u32) }?;
     let executor = process.executor;
     if process.role != ROLE_EXECUTOR {
-        let head = worker_head(&process.context);
+        let head = worker_head(process);
         return Some(with_head(executor, &head, Unattributed::CHILD));
     }
     // SAFETY: as above.
@@ -46,14 +46,16 @@ pub fn running() -> Option<Running> {
     }
 }
 
-/// The context of a Python worker. Its writer runs on another processor, in the order idle, cold words, hot word: a hot
-/// word that is the same before and after the copy belongs to the copied words. Another one counts as no task.
+/// The context of a Python worker. Its writer runs on another processor, and counts each change before and after it: a copy
+/// between two equal, even counts is of one task. Another one counts as no task.
 #[inline(always)]
-fn worker_head(context: *const SlotHead) -> SlotHead {
-    // SAFETY: a map value. The second read is an atomic addition of nothing: the processor keeps it behind the copy.
+fn worker_head(process: *const Process) -> SlotHead {
+    // SAFETY: a map value. The counts are read by atomic additions of nothing: the processor keeps the copy between them.
     unsafe {
-        let mut head = ptr::read_volatile(context);
-        if head.hot != 0 && fetch_add(&raw const (*context).hot as *mut u64, 0) != head.hot {
+        let changes = || fetch_add(&raw const (*process).context_changes as *mut u64, 0);
+        let before = changes();
+        let mut head = ptr::read_volatile(&raw const (*process).context);
+        if before % 2 != 0 || changes() != before {
             head.hot = 0;
         }
         head

@@ -22,7 +22,7 @@ use crate::{
     accounts,
     maps::{
         BUDGETS, EXECUTORS, NEW_THREAD, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, announce,
-        compare_exchange, count, take_all, withdraw,
+        compare_exchange, count, fetch_add, take_all, withdraw,
     },
     pending,
     shares::{
@@ -134,6 +134,7 @@ fn place(pid: u32, key: u64) -> u64 {
         role: ROLE_EXECUTOR,
         fault_page: 0,
         context: NO_HEAD,
+        context_changes: 0,
         not_served: 0,
         fault_began: 0,
     };
@@ -220,6 +221,7 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
         role: ROLE_CHILD,
         fault_page: 0,
         context: NO_HEAD,
+        context_changes: 0,
         not_served: 0,
         fault_began: 0,
     };
@@ -359,19 +361,19 @@ pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
     let Some(row) = PROCESSES.get_ptr_mut(pid) else {
         return;
     };
-    // SAFETY: the row was just looked up. The order of the stores is the slot's own: idle, cold words, hot word, so
-    // that a fault of the worker in between counts as unattributed rather than for a mixture. They are volatile so
-    // that the compiler keeps their order.
+    // SAFETY: the row was just looked up. The counts around the stores tell a fault of the worker in between, which counts
+    // as unattributed rather than for a mixture. The stores are volatile so that the compiler keeps them there.
     unsafe {
         if (*row).executor != executor || (*row).role != ROLE_CHILD {
             return;
         }
-        let context = &raw mut (*row).context;
-        core::ptr::write_volatile(&raw mut (*context).hot, 0);
+        let (context, changes) = (&raw mut (*row).context, &raw mut (*row).context_changes);
+        fetch_add(changes, 1);
         core::ptr::write_volatile(&raw mut (*context).task_attempt_id, head.task_attempt_id);
         core::ptr::write_volatile(&raw mut (*context).stage_id, head.stage_id);
         core::ptr::write_volatile(&raw mut (*context).stage_attempt, head.stage_attempt);
         core::ptr::write_volatile(&raw mut (*context).hot, head.hot);
+        fetch_add(changes, 1);
     }
 }
 

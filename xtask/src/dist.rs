@@ -114,7 +114,8 @@ impl Plan {
                 .iter()
                 .map(|product| {
                     let name = product.name;
-                    let build = cross::program(paths, processor, name, &self.profile, &linker)?;
+                    let (profile, small) = (&self.profile, product.small);
+                    let build = cross::program(paths, processor, name, profile, small, &linker)?;
                     Ok((format!("{name} for {debian}"), build))
                 })
                 .collect();

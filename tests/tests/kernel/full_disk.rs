@@ -14,6 +14,7 @@ use smtt_daemon::postmortem::keeper::{Keeper, spawn};
 use smtt_daemon::subordinate::ShareOwners;
 use smtt_model::postmortem::{Report, Row, Verdict};
 use smtt_model::protocol::ListQuery;
+use smtt_store::reports;
 use smtt_tests::skip::skip;
 use xtask::process::{is_root, wait_for};
 
@@ -122,7 +123,8 @@ fn a_full_disk_delays_a_verdict_and_loses_none() -> Result<()> {
         Ok((list.waiting == 0 && list.failing.is_empty()).then_some(()))
     })?;
     let path = folder.join("uid=1000/report-1700000000000-7.json");
-    let written: Report = serde_json::from_slice(&fs::read(&path)?)?;
+    ensure!(path.is_file(), "no {}", path.display());
+    let written = reports::read(&folder, 1000, "1700000000000-7")?;
     ensure!(written == report, "another report was written: {written:?}");
     ensure!(
         keeper.find(&asked)?.as_deref() == Some(&report),
