@@ -260,7 +260,7 @@ pub const fn executor_pid(key: u64) -> u32 {
 
 const _: () = {
     assert!(size_of::<Settings>() == 136);
-    assert!(size_of::<Process>() == 56);
+    assert!(size_of::<Process>() == 64);
     assert!(size_of::<Thread>() == 216);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
