@@ -287,7 +287,13 @@ fn speculative_attempts_say_what_they_used() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
     let burn_ms = "300";
-    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Speculating", &["6", burn_ms])?
+    // Spark makes no second attempt on the host of the first.
+    let hosts = ["127.0.0.1", "127.0.0.2"];
+    let cluster = lab.spark.standalone_on(&hosts, 1, 1024)?;
+    let application = Application::java(&lab.paths, &cluster.url, "Speculating", &["6", burn_ms])?
+        .conf("spark.cores.max", "2")
+        .conf("spark.scheduler.minRegisteredResourcesRatio", "1")
+        .conf("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s")
         .conf("spark.speculation", "true")
         .conf("spark.speculation.interval", "100ms")
         .conf("spark.speculation.quantile", "0.5")
@@ -328,6 +334,7 @@ fn speculative_attempts_say_what_they_used() -> Result<()> {
     }
     ensure!(pairs > 0, "Spark made no speculative attempt");
     run.finish(&["end"])?;
+    drop(cluster);
     drop(daemon);
     lab.passed()
 }
