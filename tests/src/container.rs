@@ -1,6 +1,7 @@
 //! Containers of the OCI form, run by Debian's runc: no registry, no image, one small Debian as everybody's root.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -54,8 +55,18 @@ impl Container {
     pub fn new(paths: &Paths, folder: &Path, spec: &Spec<'_>) -> Result<Self> {
         let bundle = folder.join(format!("bundle-{}", spec.name));
         fs::create_dir_all(&bundle).with_context(|| format!("cannot make {}", bundle.display()))?;
+        let mut root = containers::root(paths);
+        if spec.namespaces.contains(&"user") {
+            // Its users cannot go into the cache, whose folders above may be root's alone.
+            let own = bundle.join("root");
+            output(Command::new("cp").arg("-a").arg(&root).arg(&own))?;
+            for above in [folder, &bundle] {
+                fs::set_permissions(above, fs::Permissions::from_mode(0o711))?;
+            }
+            root = own;
+        }
         let file = bundle.join("config.json");
-        fs::write(&file, config(paths, spec).to_string())
+        fs::write(&file, config(&root, spec).to_string())
             .with_context(|| format!("cannot write {}", file.display()))?;
         Ok(Self {
             runc: containers::runc(paths),
@@ -90,7 +101,7 @@ impl Drop for Container {
     }
 }
 
-fn config(paths: &Paths, spec: &Spec<'_>) -> Value {
+fn config(root: &Path, spec: &Spec<'_>) -> Value {
     let has = |namespace: &str| spec.namespaces.contains(&namespace);
     let capabilities = spec.capabilities.iter().map(|name| format!("CAP_{name}"));
     let capabilities: Vec<String> = capabilities.collect();
@@ -112,7 +123,7 @@ fn config(paths: &Paths, spec: &Spec<'_>) -> Value {
     json!({
         "ociVersion": "1.0.2",
         "hostname": if has("uts") { spec.name } else { "" },
-        "root": {"path": containers::root(paths), "readonly": true},
+        "root": {"path": root, "readonly": true},
         "process": {
             "terminal": false,
             "user": {"uid": 0, "gid": 0},

@@ -417,7 +417,10 @@ fn what_is_wrong_with_ssh_is_one_line() -> Result<()> {
             "cannot be used with --host",
         ),
         (&["--host", &place, "pmu"], "run it there, without --host"),
-        (&["--host", &place, "--host", "b", "top"], "asks one worker"),
+        (
+            &["--host", &place, "--host", "b", "doctor"],
+            "asks one worker",
+        ),
     ] {
         let output = worker.ctl(arguments)?;
         let said = text(&output.stderr);

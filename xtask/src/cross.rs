@@ -205,7 +205,7 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// What builds one program as packages have it, with options of rustc for its linker. Built together with others, it
-/// would have the features that those need of a shared dependency. The `small` packages are optimised for size alone.
+/// would have the features that those need of a shared dependency.
 ///
 /// # Errors
 /// When no compiler supports the processor.
@@ -214,16 +214,12 @@ pub fn program(
     processor: Processor,
     name: &str,
     profile: &str,
-    small: &[&str],
     linker: &[String],
 ) -> Result<Command> {
     let mut command = build(paths, processor, "rustc", Some(profile))?;
-    command.args(["--package", name, "--bin", name]);
-    for package in small {
-        let size = format!("profile.{profile}.package.{package}.opt-level=\"z\"");
-        command.args(["--config", &size]);
-    }
-    command.arg("--").args(linker);
+    command
+        .args(["--package", name, "--bin", name, "--"])
+        .args(linker);
     Ok(command)
 }
 

@@ -114,8 +114,7 @@ impl Plan {
                 .iter()
                 .map(|product| {
                     let name = product.name;
-                    let (profile, small) = (&self.profile, product.small);
-                    let build = cross::program(paths, processor, name, profile, small, &linker)?;
+                    let build = cross::program(paths, processor, name, &self.profile, &linker)?;
                     Ok((format!("{name} for {debian}"), build))
                 })
                 .collect();

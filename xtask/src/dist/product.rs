@@ -9,8 +9,6 @@ pub struct Product {
     pub links: &'static [&'static str],
     /// Bytes of the program at most, without symbols.
     pub program_bytes: u64,
-    /// Crates that are small rather than fast in this program, unlike what the profile says: it uses them rarely.
-    pub small: &'static [&'static str],
     /// Crates whose code the package has beside that of the program: in the marker's library and in the kernel side.
     pub beside: &'static [Beside],
     /// Files and folders of the repository, and their places.
@@ -84,8 +82,6 @@ pub const WORKER: Product = Product {
     name: "smtt",
     links: &["smtt-daemon", "smtt-ctl"],
     program_bytes: 12_000_000,
-    // The daemon writes tables, a part at a time; the client reads trace files, which may take longer.
-    small: &["parquet", "smtt-store"],
     beside: &[
         Beside::Member("smtt-marker-native"),
         Beside::Kernel("smtt-ebpf"),
@@ -123,7 +119,6 @@ pub const HISTORY: Product = Product {
     name: "smtt-history",
     links: &[],
     program_bytes: 13_500_000,
-    small: &[],
     beside: &[],
     copied: &[(
         "config/smtt-history.service",
