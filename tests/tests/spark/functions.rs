@@ -208,7 +208,13 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
     // The last samples come up to a second late.
     let listed = wait_for("all samples of the tasks", LIMIT, || {
         thread::sleep(Duration::from_millis(1500));
-        let rows = run.rows(&daemon, &["tasks"])?;
+        let listed = run.rows(&daemon, &["tasks"])?;
+        let mut rows = Vec::new();
+        for row in &listed {
+            let id = number(row, "task_attempt_id")?.to_string();
+            // The functions are in a row that is asked for alone.
+            rows.extend(run.rows(&daemon, &["task", &id])?);
+        }
         let samples = rows
             .iter()
             .filter_map(|row| row["functions"]["on_cpu"]["samples"].as_u64())
