@@ -81,7 +81,8 @@ const SYSTEMD_HELPERS: &str = "init-system-helpers (>= 1.52)";
 pub const WORKER: Product = Product {
     name: "smtt",
     links: &["smtt-daemon", "smtt-ctl"],
-    program_bytes: 12_000_000,
+    // The aim is 12 MB (docs/PRINCIPLES.md).
+    program_bytes: 12_250_000,
     beside: &[
         Beside::Member("smtt-marker-native"),
         Beside::Kernel("smtt-ebpf"),
