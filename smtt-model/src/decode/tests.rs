@@ -41,6 +41,7 @@ proptest! {
         let earlier = match &decoded {
             Ok(Event { fact: Fact::StageDescribed(stage), .. }) => stage.job_description.is_empty(),
             Ok(Event { fact: Fact::RddDescribed(rdd), .. }) => rdd.node_id.is_empty(),
+            Ok(Event { fact: Fact::ExecutorDescribed(said), .. }) => said.kubernetes_pod.is_empty(),
             _ => false,
         };
         prop_assert!(earlier || is_truncated(&decoded));
