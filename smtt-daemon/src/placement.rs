@@ -34,7 +34,7 @@ use smtt_machine::clock::now_boot_ns;
 use smtt_machine::pages::Machine;
 use smtt_model::state::{ResolveCounts, Resolved, Seen, Targets};
 
-use self::sample::{Runs, pages_of};
+use self::sample::{Runs, pages_of, pages_of_all, with_spare};
 use self::session::{Session, Sessions};
 use self::watch::Watch;
 use crate::shared::Shared;
@@ -142,7 +142,9 @@ impl Resolver {
                     .saturating_add(64)
             })
             .collect();
-        let shares = shares(&needs, self.round_pages());
+        let round_pages = self.round_pages();
+        let shares = shares(&needs, round_pages);
+        let mut spare = round_pages.saturating_sub(shares.iter().sum());
         for ((executor, _), share) in executors.into_iter().zip(shares) {
             if !self.wait(stopped) {
                 return;
@@ -157,6 +159,9 @@ impl Resolver {
             if targets.ranges.is_empty() {
                 continue;
             }
+            // Blocks may have been stored since the needs were estimated, and many small ranges touch more pages.
+            let needed = pages_of_all(&targets, self.machine.page_bytes);
+            let share = with_spare(share, needed, &mut spare);
             self.counts.looks += 1;
             let (machine, pid) = (Arc::clone(&self.machine), executor_pid(executor));
             let open = move || Process::open(machine, pid, executor >> 32);

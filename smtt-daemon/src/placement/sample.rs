@@ -21,6 +21,23 @@ pub const fn pages_of(address: u64, length: u64, page_bytes: u64) -> (u64, u64) 
     (first * page_bytes, last - first + 1)
 }
 
+/// Number of pages that the ranges of all targets touch. A page counts once for each range.
+#[must_use]
+pub fn pages_of_all(targets: &Targets, page_bytes: u64) -> u64 {
+    targets
+        .ranges
+        .iter()
+        .map(|range| pages_of(range.address, range.length, page_bytes).1)
+        .fold(0, u64::saturating_add)
+}
+
+/// A share, with what its holder now needs beyond it from `spare`, which no other share holds.
+pub fn with_spare(share: u64, needed: u64, spare: &mut u64) -> u64 {
+    let more = needed.saturating_sub(share).min(*spare);
+    *spare -= more;
+    share + more
+}
+
 /// Divides `all` among the needs, max-min fair: a large need takes nothing from a small one.
 #[must_use]
 pub fn shares(needs: &[u64], all: u64) -> Vec<u64> {
@@ -54,11 +71,7 @@ impl<'targets> Runs<'targets> {
     /// At most `wanted` pages of the targets; `random` decides where the first one is.
     #[must_use]
     pub fn new(targets: &'targets Targets, page_bytes: u64, wanted: u64, random: u64) -> Self {
-        let all = targets
-            .ranges
-            .iter()
-            .map(|range| pages_of(range.address, range.length, page_bytes).1)
-            .fold(0, u64::saturating_add);
+        let all = pages_of_all(targets, page_bytes);
         Self {
             targets,
             page_bytes,
@@ -190,5 +203,14 @@ mod tests {
         assert_eq!(shares(&[5, 6], 100), [5, 6]);
         assert_eq!(shares(&[], 100), [] as [u64; 0]);
         assert_eq!(shares(&[7, 7, 7], 2), [0, 1, 1]);
+    }
+
+    #[test]
+    fn what_no_share_holds_goes_to_needs_that_grew() {
+        let mut spare = 10;
+        assert_eq!(with_spare(5, 12, &mut spare), 12);
+        assert_eq!(with_spare(5, 3, &mut spare), 5);
+        assert_eq!(with_spare(5, u64::MAX, &mut spare), 8);
+        assert_eq!((with_spare(5, 6, &mut spare), spare), (5, 0));
     }
 }
