@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`args`] | arguments of `cargo xtask` |
 //! | [`paths`] | the checkout, the cache, the JDKs |
 //! | [`processor`] | processors, by the names that others have for them |
 //! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
@@ -32,6 +33,7 @@
 
 #[cfg(test)]
 mod api;
+pub mod args;
 #[cfg(test)]
 mod attacks;
 pub mod bench;

@@ -162,6 +162,8 @@ pub const STAGES: [Stage; 18] = [
                 "--test",
                 "damaged",
                 "--test",
+                "documents",
+                "--test",
                 "fuzz",
                 "--test",
                 "heap",
