@@ -3,7 +3,7 @@
 use super::read::{Attempt, Log, Task, median, quantile};
 use super::shuffle::more_in_flight;
 use super::simulate::length;
-use super::work::{NOISE, bytes, ms, number, pace, setting, share, slowest};
+use super::work::{NOISE, SHARED, bytes, ms, number, pace, setting, share, slowest};
 use super::{Finding, Saving, Setting};
 
 /// Tasks that a stage needs.
@@ -287,7 +287,7 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
                     .ceil()
                     .clamp(1.0, 1000.0) as usize
             };
-            let with = |most: usize| {
+            let with = |most: usize, longer: f64| {
                 let after = attempt.tasks.iter().flat_map(move |task| {
                     let count = if usual.is_exceeded(task) {
                         parts(task).min(most)
@@ -295,9 +295,10 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
                         1
                     };
                     // A part takes as long as a task of its size: the long task may have been fast because it was alone
-                    // in the end.
+                    // in the end. Its parts are not.
                     let least = usual.run.min(task.run);
-                    let one = (task.run / count as f64).max(least) + task.around;
+                    let longer = if count > 1 { longer } else { 1.0 };
+                    let one = (longer * task.run / count as f64).max(least) + task.around;
                     std::iter::repeat_n(one, count)
                 });
                 attempt.saved_by(after, attempt.slots)
@@ -305,7 +306,7 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
             let even = attempt.sum(|task| task.duration) / attempt.slots as f64;
             let best =
                 (length(attempt.durations(), attempt.slots) - even.max(usual.duration)) / 1000.0;
-            attempt.saving(with(2), with(usize::MAX), best)
+            attempt.saving(with(2, SHARED.1), with(usize::MAX, SHARED.0), best)
         }
         Some(reason) => attempt.saving(
             without(0.5, 0.0, reason),
@@ -339,8 +340,9 @@ fn words(
     let (computed, disproof) = match reason {
         Some(Reason::Size) => (
             format!(
-                "{again}, the long ones cut into tasks of the median size; cut in two for the lower end; perfectly even work \
-                 for the upper one{NOISE}"
+                "{again}, the long ones cut into tasks of the median size, which take {} times as long on cores that are all \
+                 in use; cut in two and {} times as long for the lower end; perfectly even work for the upper one{NOISE}",
+                SHARED.0, SHARED.1
             ),
             "the long tasks have the same number of records and keys as the others: then what they do with them is slow",
         ),

@@ -26,7 +26,7 @@ pub(super) const NOISE: &str =
 const HOSTS: usize = 8;
 /// How many times longer work takes on cores that are all in use, which share caches, memory and often their units:
 /// expected, and at the lower end of the interval.
-const SHARED: (f64, f64) = (1.1, 1.3);
+pub(super) const SHARED: (f64, f64) = (1.1, 1.3);
 
 pub(super) fn share(value: f64) -> String {
     units::share(value)
