@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use smtt_common::context::Activity;
 use smtt_common::event::Schema;
 use smtt_common::event::marker::LATER_STRINGS;
 
@@ -207,6 +208,11 @@ pub(super) fn clean(bytes: &[u8], limit: usize) -> String {
     }
     cleaned.shrink_to_fit();
     cleaned
+}
+
+/// The activity of a code; none where the thread was idle.
+pub(super) fn activity(code: u8) -> Option<Activity> {
+    Some(Activity(code)).filter(|activity| *activity != Activity::IDLE)
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Any event, for the tests of the decoder.
 
 use proptest::prelude::*;
+use smtt_common::context::Activity;
+use smtt_common::counter::ContextKey;
+use smtt_common::event::used::{Helper, TaskUsed};
 
 use super::super::*;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use super::seconds;
+use super::duration::seconds;
 use crate::ssh::Place;
 
 /// Workers to ask together, and how.
