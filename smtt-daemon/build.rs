@@ -104,7 +104,7 @@ struct Toolchain {
 
 impl Toolchain {
     fn find() -> Result<Self> {
-        linker().ok_or_else(|| format!("bpf-linker is not there; {REMEDY}"))?;
+        linker().ok_or_else(|| format!("bpf-linker is not installed; {REMEDY}"))?;
         let mut tried = Vec::new();
         let mut candidates = Vec::new();
         if let Some(nightly) =
@@ -179,7 +179,7 @@ impl Toolchain {
 
     /// Builds the object in a target folder of its own, which all profiles of the daemon share.
     fn build(&self, kernel_side: &Path, out: &Path, object: &Path) -> Result<()> {
-        let linker = linker().ok_or_else(|| format!("bpf-linker is not there; {REMEDY}"))?;
+        let linker = linker().ok_or_else(|| format!("bpf-linker is not installed; {REMEDY}"))?;
         // OUT_DIR is TARGET/PROFILE/build/PACKAGE/out.
         let target = out
             .ancestors()

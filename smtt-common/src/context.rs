@@ -200,7 +200,7 @@ impl ContextWord {
 }
 
 coded! {
-    /// What a thread is doing, in Spark's terms. docs/ATTRIBUTION.md says which code counts as what.
+    /// What a thread is doing, in Spark's terms. docs/ATTRIBUTION.md lists which code counts as what.
     Activity: u8 {
         /// No Spark work on this thread; its faults are unattributed.
         IDLE = 0 "idle",

@@ -121,7 +121,7 @@ pub struct Thread {
     pub first_touch: u64,
 }
 
-/// Bit of [`Thread::first_touch`]: the page was not there.
+/// Bit of [`Thread::first_touch`]: the page was not present.
 pub const FIRST_TOUCH: u64 = 1;
 /// Bit of [`Thread::first_touch`]: the access was a write.
 pub const FIRST_WRITE: u64 = 2;
@@ -137,7 +137,7 @@ impl Thread {
     }
 }
 
-/// Who runs an executor, as the kernel said when the kernel side adopted it. No fact of a process changes it.
+/// Who runs an executor, as the kernel reported when the kernel side adopted it. No fact of a process changes it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {

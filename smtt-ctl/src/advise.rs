@@ -243,7 +243,7 @@ pub(super) fn cost(finding: &Finding) -> String {
 }
 
 /// What the remedy of a finding saves, how that was computed, and what would disprove it, each with its name. An older
-/// daemon does not say it.
+/// daemon does not report it.
 pub(super) fn saving(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
     let saving = finding.saving.map(|saving| saving.words());
     let told = [

@@ -376,7 +376,7 @@ impl Client {
     }
 }
 
-/// A failed connection: the error and all its causes, down to what the system says.
+/// A failed connection: the error and all its causes, down to what the system reports.
 pub(crate) fn with_causes(error: &hyper::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -210,7 +210,7 @@ impl Cluster {
     }
 
     /// Keeps what is known of a worker; a failure stays. With a worker fail those that were counted under its name: their
-    /// answers to earlier questions are not there.
+    /// answers to earlier questions are absent.
     fn note(&self, name: &str, said: WorkerStatus) {
         if self.has_failed(name) {
             return;

@@ -22,7 +22,7 @@ fn config_check(path: Option<&Path>) -> (MachineCheck, Option<ConfigError>) {
     let detail = match &error {
         Some(error) => error.to_string(),
         None if there => format!("{shown} is right"),
-        None => format!("{shown} is not there: the defaults hold"),
+        None => format!("{shown} does not exist: the defaults hold"),
     };
     let remedy = if error.is_some() {
         "correct what is named"

@@ -44,7 +44,7 @@ struct Facts {
     advice: ApplicationAdvice,
     /// Workers of each finding in words; empty on a page of one worker.
     finding_hosts: Vec<String>,
-    /// What each worker says of itself.
+    /// What each worker reports of itself.
     workers: Vec<OfWorker>,
     /// The workers that were asked; `None` on a page of one worker.
     asked: Option<Asked>,
@@ -52,7 +52,7 @@ struct Facts {
     has_all_stages: bool,
 }
 
-/// What one worker says of itself.
+/// What one worker reports of itself.
 #[derive(Debug)]
 struct OfWorker {
     /// Name of the worker; `None` on a page of one worker.

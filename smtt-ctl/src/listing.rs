@@ -320,7 +320,7 @@ fn attempts(rows: &[Map<String, Value>]) -> Vec<Option<&Value>> {
     attempts
 }
 
-/// The columns of a listing, without those that say the same in each row.
+/// The columns of a listing, without those that state the same in each row.
 fn by_default(kind: &ListingKind, rows: &[Map<String, Value>]) -> Vec<table::Column> {
     let mut columns = kind.columns.to_vec();
     if attempts(rows).len() > 1 {

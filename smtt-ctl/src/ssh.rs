@@ -27,7 +27,7 @@ const END: Duration = Duration::from_secs(2);
 /// Time that ssh has to end with what it started, and the interval of looking for its end.
 const LAST: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(5);
-/// Bytes of what ssh and the other machine say that are read.
+/// Bytes of what ssh and the other machine report that are read.
 const SAID_MAX: u64 = 64 << 10;
 /// Beginning of the lines of the script at the other end.
 const MARK: &str = "smtt-ctl: ";
@@ -74,7 +74,7 @@ pub enum SshError {
     Refused {
         /// The machine as ssh's arguments name it.
         place: String,
-        /// What ssh says.
+        /// What ssh reports.
         said: String,
     },
     /// No daemon's socket is there.

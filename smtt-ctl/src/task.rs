@@ -130,7 +130,7 @@ fn text(row: &TaskRow, width: usize) -> String {
     cut_lines.collect()
 }
 
-/// The memory that was not there before the task touched it.
+/// Pages that were not present before the task touched them.
 fn touched_line(used: &UsedRow) -> Option<String> {
     let all = units::bytes(used.touched_bytes?);
     let parts = used.touched_heap_bytes.zip(used.touched_native_bytes);

@@ -26,7 +26,7 @@ use crate::subordinate::ShareOwners;
 const EVERY: Duration = Duration::from_secs(2);
 /// Longest sleep before the thread checks whether the daemon is stopping.
 const NAP: Duration = Duration::from_millis(250);
-/// Age of an end: what the kernel and the marker say about a task or a death has arrived then.
+/// Age of an end: what the kernel and the marker report about a task or a death has arrived then.
 const SETTLED_NS: u64 = 3_000_000_000;
 /// Tasks of an executor that are read at a time.
 const TASKS_AT_A_TIME: usize = 1_000;

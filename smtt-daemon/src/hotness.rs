@@ -2,8 +2,8 @@
 //!
 //! Off by default (`[hotness] method = "damon"` switches it on): a machine has one DAMON, and while the daemon uses it,
 //! no other program can. DAMON clears the accessed bit of one page per region and check, and preserves that information
-//! for the kernel's reclaim; it changes nothing else. Where DAMON is unavailable, a verdict says why, and hotness comes
-//! from Spark's reads alone.
+//! for the kernel's reclaim; it changes nothing else. Where DAMON is unavailable, a verdict gives the reason, and
+//! hotness comes from Spark's reads alone.
 //!
 //! It works on a thread of its own, in windows: the blocks of all executors are cut into at most [`plan::REGIONS`]
 //! regions, each region is checked many times at a random page, and at the end of the window each block gets the share

@@ -93,7 +93,7 @@ pub struct Family {
 pub enum Reader {
     /// A program that computes rates from many answers: new counters show 0 first.
     Scraper,
-    /// A person who looks once: all counters show their values.
+    /// A person who requests the metrics once: all counters show their values.
     Person,
 }
 

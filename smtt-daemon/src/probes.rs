@@ -207,8 +207,8 @@ impl Probes {
     /// Attaches probes to the entry points of a trusted marker library, and makes its bytes known.
     ///
     /// # Errors
-    /// A sentence that says why this file has no probes: it is unreadable, an entry point or its pad is missing, or the
-    /// kernel refuses.
+    /// A sentence that states why this file has no probes: it is unreadable, an entry point or its pad is missing, or
+    /// the kernel refuses.
     pub fn attach_library(&mut self, path: &Path) -> anyhow::Result<()> {
         self.libraries.configure(path)
     }

@@ -38,7 +38,7 @@ const THREADS: usize = 8;
 pub struct Sources {
     /// The state, the verdicts and the ledger.
     pub shared: Arc<Shared>,
-    /// Makes the metrics. Listeners share it, so that a counter has one past whoever scrapes it.
+    /// Makes the metrics. Listeners share it, so that a counter has one past for all scrapers.
     pub exporter: Arc<Exporter>,
 }
 

@@ -473,7 +473,7 @@ mod tests {
             }
             Ok(vec!["-Xmx1g".to_owned()])
         };
-        // The first wait is waited out. Whoever waits for the process again needs the second one at least.
+        // The first wait is waited out. A second wait for the process needs this time at least.
         let long = Duration::from_secs(120);
         for wait in [Duration::from_secs(2), long] {
             let begin = Instant::now();

@@ -172,7 +172,7 @@ mod tests {
 
     /// A wait that is waited out; a busy machine makes quick readings in it.
     const WAIT: Duration = Duration::from_secs(2);
-    /// A wait that no test waits out: whoever waits for a hanging reading needs so long at least.
+    /// A wait that no test waits out: a caller that waits for a hanging reading needs this time at least.
     const LONG: Duration = Duration::from_secs(120);
     const PLACES: JobLimits = JobLimits {
         per_user: 8,

@@ -90,9 +90,9 @@ static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTER_COUNT 
 /// Rows of [`FILTER`].
 const FILTER_ROWS: usize = 4096;
 
-/// Number of rows of [`PROCESSES`] by the low bits of the process id. The first look of every hook of page faults: a
+/// Number of rows of [`PROCESSES`] by the low bits of the process id. The first check of every hook of page faults: a
 /// process whose number is zero belongs to no executor. Process ids are dense, so the low bits are a good hash. A
-/// variable and not a table, because its address is a constant of the program: a look is one load.
+/// variable and not a table, because its address is a constant of the program: a check is one load.
 #[unsafe(no_mangle)]
 static mut FILTER: [u64; FILTER_ROWS] = [0; FILTER_ROWS];
 

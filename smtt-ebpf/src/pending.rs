@@ -94,7 +94,7 @@ fn take_counts(counters: *mut FaultCounters) -> FaultCounters {
     }
 }
 
-/// Most contexts have no measured time: then this is one look.
+/// Most contexts have no measured time: then this is one load.
 #[inline(always)]
 fn take_times(counters: *mut FaultCounters) -> FaultCounters {
     // SAFETY: as above.

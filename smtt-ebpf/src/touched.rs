@@ -1,4 +1,4 @@
-//! Memory that a thread touched first: pages that were not there when the thread accessed them.
+//! Memory that a thread touched first: pages that were not present when the thread accessed them.
 //!
 //! The counts are in the thread's own row, which only the thread itself writes: an addition needs no lock. They only
 //! grow, but for an exception that turns out to be no first touch within the same fault; a task's figure is the growth from
@@ -17,7 +17,7 @@ use smtt_common::{
 
 use crate::maps::{THREADS, TOUCHES_SINCE, setting};
 
-/// Bytes of a page. Only x86-64 has the tracepoint that says whether a page was there.
+/// Bytes of a page. Only x86-64 has the tracepoint that reports whether a page was present.
 const PAGE: u64 = 4096;
 /// Pages of a large page of x86-64 beside the one that was touched.
 const MORE_OF_LARGE: u64 = 511;
@@ -90,7 +90,8 @@ pub fn large_page(thread: *mut Thread, fault: u64) {
     }
 }
 
-/// The count of the part of memory in which the page was touched, which [`fault`] decides: the heap may be told meanwhile.
+/// The count of the part of memory in which the page was touched, which [`fault`] decides: the heap may be reported
+/// meanwhile.
 #[inline(always)]
 unsafe fn count(thread: *mut Thread, first: u64) -> *mut u64 {
     let part = if first & FIRST_NATIVE == 0 {

@@ -107,14 +107,14 @@ pub struct Advice {
 pub struct Checked {
     /// Name of the rule, such as `spilling`.
     pub rule: &'static str,
-    /// Problem that it looks for.
+    /// Problem that it checks for.
     pub looks_for: &'static str,
 }
 
-/// What a rule looks for in a stage attempt.
+/// What a rule checks in a stage attempt.
 type Rule = fn(&Log, &Attempt) -> Option<Finding>;
 
-/// Name of each rule, the problem that it looks for, and its function.
+/// Name of each rule, the problem that it checks for, and its function.
 const RULES: [(&str, &str, Rule); 7] = [
     (
         "spilling",

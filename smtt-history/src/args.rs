@@ -75,7 +75,7 @@ pub enum Command {
         #[command(flatten)]
         to: Targets,
     },
-    /// Says what costs time in an application, what to set, and how many seconds that would save.
+    /// Reports what costs time in an application, what to set, and how many seconds that would save.
     Advise {
         /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
@@ -88,7 +88,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Says what changed between two runs, stage by stage matched by call site.
+    /// Reports what changed between two runs, stage by stage matched by call site.
     Diff {
         /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
@@ -129,7 +129,7 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LossyTimes {
     /// Rounds the nanoseconds of tasks (CPU time, shuffle write time) to microseconds, which takes less room. Without it
-    /// everything is kept as Spark said it.
+    /// everything is kept as Spark reported it.
     #[arg(long, value_name = "UNIT")]
     pub lossy_times: Option<Unit>,
 }

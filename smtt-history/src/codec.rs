@@ -25,7 +25,7 @@ pub enum Codec {
     Snappy,
 }
 
-/// Suffixes that say how a log is compressed.
+/// Suffixes that state how a log is compressed.
 pub const SUFFIXES: [(&str, Codec); 4] = [
     (".zstd", Codec::Zstd),
     (".zst", Codec::Zstd),
@@ -34,7 +34,7 @@ pub const SUFFIXES: [(&str, Codec); 4] = [
 ];
 
 impl Codec {
-    /// The codec that a file's name says.
+    /// The codec that a file's name states.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let name = name.strip_suffix(".compact").unwrap_or(name);

@@ -42,7 +42,7 @@ pub struct Imported {
     pub named: Vec<(u64, String)>,
 }
 
-/// Which application a log may bring into a store. What a log says of itself is a claim of its writer.
+/// Which application a log may bring into a store. Its own fields are claims of its writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     /// The folder that the application must have; `None` for any.

@@ -35,7 +35,7 @@ const EVENTS: u64 = 1_000_000;
 const EVENT_BYTES: usize = 150 << 20;
 /// Bytes of a part's file at most.
 pub(crate) const FILE_BYTES: u64 = 512 << 20;
-/// What the kernel says where a part's place has a link or another kind of file.
+/// What the kernel reports where a part's place has a link or another kind of file.
 const FOREIGN: [Errno; 3] = [Errno::ELOOP, Errno::ENXIO, Errno::ENODEV];
 /// Prefix of folders with the tables of applications that run.
 const RUNNING: &str = "smtt-history-";

@@ -138,7 +138,7 @@ pub fn summary_up_to(folder: &Path, most: usize) -> Result<Option<String>, Parqu
     Ok(meta.texts_up_to("json", first, most)?.pop().flatten())
 }
 
-/// Id and attempt that the application's document says.
+/// Id and attempt that the application's document states.
 fn identity(documents: &BTreeMap<&'static str, Documents>) -> (String, Option<String>) {
     let own = documents.get(Kind::Application.name());
     let json: Value = own

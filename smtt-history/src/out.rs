@@ -43,7 +43,7 @@ pub const APPLICATION_KEY: &str = "smtt.application_id";
 /// How exact the nanoseconds of tasks are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
-    /// As Spark said them.
+    /// As Spark reported them.
     #[default]
     Complete,
     /// As whole microseconds, which take less room.

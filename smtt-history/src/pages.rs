@@ -3,7 +3,7 @@
 //! In this crate a page is such a document; the kernel's pages are always named with their size, faults or walks. The server
 //! writes whole documents; only the time line has a script. A page loads nothing from elsewhere, and its policy
 //! ([`POLICY`]) forbids scripts and styles that are not files of this server. All addresses are relative, so that a proxy
-//! may put the pages below a path. What logs say is text: maud escapes it.
+//! may put the pages below a path. What logs report is text: maud escapes it.
 
 mod advice;
 mod application;

@@ -300,8 +300,8 @@ mod tests {
     type Slices = BTreeMap<(u64, u64), Vec<Value>>;
     type Counters = BTreeMap<(u64, String), Vec<(i64, Value)>>;
 
-    /// Reads a trace as the format's document says, and refuses what a viewer would draw wrongly: slices of one thread
-    /// that overlap without one lying in the other, and counters that go back in time.
+    /// Reads a trace as the format's document states, and refuses what a viewer would draw wrongly: slices of one
+    /// thread that overlap without one lying in the other, and counters that go back in time.
     fn read(text: &str) -> (Slices, Counters) {
         let json: Value = serde_json::from_str(text).expect("is JSON");
         let (mut slices, mut counters) = (

@@ -1,5 +1,5 @@
 //! Replays a log: keeps what Spark's own listener keeps of running jobs, stages, tasks and executors, and hands finished
-//! things to the tables. Work and memory are bounded whatever the log says.
+//! things to the tables. Work and memory are bounded whatever the log reports.
 
 pub(crate) mod application;
 mod chain;

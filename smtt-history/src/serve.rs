@@ -242,7 +242,7 @@ impl Server {
                     };
                     let is_there = matches!(source, Source::Grown(_) | Source::InBucket(.., true));
                     let imported = self.import(name, source).await;
-                    // The server's log says why it failed. What was imported before is still an answer.
+                    // The server's log reports why it failed. What was imported before is still an answer.
                     if !is_there && let Some(app) = imported? {
                         if !app.is_of(id, attempt) {
                             return Err(unknown(id, attempt));

@@ -40,7 +40,7 @@ pub enum Trouble {
     Ambiguous(Vec<u32>),
 }
 
-/// A worker's document, with what its file's name says.
+/// A worker's document, with what its file's name states.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// User of the executors.
@@ -99,7 +99,7 @@ pub(crate) fn texts(
     Ok(texts)
 }
 
-/// The mark in a folder of copies that says that one of the workers' folders is missing there.
+/// The mark in a folder of copies that states that one of the workers' folders is missing there.
 pub(crate) fn uncopied(store: &Path, folder: &str) -> PathBuf {
     store.join(FOLDER).join(format!(".uncopied-{folder}"))
 }
@@ -177,7 +177,7 @@ impl Files {
         })
     }
 
-    /// Page faults of task attempts by their ids; what the newest daemon says counts.
+    /// Page faults of task attempts by their ids; what the newest daemon reports counts.
     ///
     /// # Errors
     /// When a file cannot be read.

@@ -19,7 +19,7 @@ const MODIFIERS_MAX: u32 = 4;
 /// Reads the byte offsets of fields of a struct of the running kernel.
 ///
 /// # Errors
-/// A sentence that says what is missing: the file, the struct or the field.
+/// A sentence that states what is missing: the file, the struct or the field.
 pub fn kernel_field_offsets(structure: &str, fields: &[&str]) -> Result<Vec<u32>, String> {
     let types = KernelTypes::read()?;
     fields
@@ -36,7 +36,7 @@ impl KernelTypes {
     /// Reads the type information.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be read.
+    /// A sentence that states why it cannot be read.
     pub fn read() -> Result<Self, String> {
         std::fs::read(Path::new(KERNEL)).map(Self).map_err(|error| {
             format!("{KERNEL} cannot be read ({error}): the kernel needs CONFIG_DEBUG_INFO_BTF")
@@ -46,7 +46,7 @@ impl KernelTypes {
     /// Byte offset of a field of a struct, or of a struct or union without a name in it.
     ///
     /// # Errors
-    /// A sentence that says what is missing: the struct or the field.
+    /// A sentence that states what is missing: the struct or the field.
     pub fn offset(&self, structure: &str, field: &str) -> Result<u32, String> {
         let members = struct_members(&self.0, structure)
             .ok_or_else(|| format!("the kernel's type information has no struct {structure}"))?;

@@ -45,7 +45,7 @@ trait Meter {
 /// on a thread of its own, which stays on one CPU.
 ///
 /// # Errors
-/// One line that says why nothing can be measured here.
+/// One line that states why nothing can be measured here.
 pub fn calibrate(measured: &Measured) -> Result<Calibration, String> {
     let core = measured
         .cores

@@ -75,7 +75,7 @@ pub enum Owner {
     Missing(String),
 }
 
-/// Why DAMON cannot be used, in one line that says what to do.
+/// Why DAMON cannot be used, in one line that states what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);

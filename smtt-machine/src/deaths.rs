@@ -1,5 +1,5 @@
 //! What only the machine knows of a process that dies: its memory before, options of its JVM, where its crash report is,
-//! who sent it a signal, and what the kernel's log says.
+//! who sent it a signal, and what the kernel's log reports.
 //!
 //! Command lines lie in the memory of the process, and paths may lead into a file system that never answers: those are to
 //! be read where nothing else waits.

@@ -10,8 +10,8 @@ const DEPTH_MAX: usize = 32;
 /// Limits of version 1 above this mean "none": the kernel rounds its largest number to pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Memory of a JVM, of these descendants of it, and of its control group; and the descendants that are not there any
-/// more. `None` where the JVM has ended.
+/// Memory of a JVM, of these descendants of it, and of its control group; and the descendants that have
+/// ended. `None` where the JVM has ended.
 #[must_use]
 pub fn read(root: &Path, pid: u32, children: &[Child]) -> Option<(KernelMemory, Vec<Child>)> {
     let status = status(root, pid)?;

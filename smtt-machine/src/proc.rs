@@ -125,7 +125,7 @@ impl Handle {
     }
 
     /// Whether a thread of the process has not begun to exit. The answer "no" comes before the kernel's hooks for the exit
-    /// run, so whoever adds something that those hooks remove must ask afterwards.
+    /// run, so a caller that adds a row which those hooks remove must ask afterwards.
     pub fn is_running(&self) -> bool {
         let text = self.read("stat").unwrap_or_default();
         // The flags are those of the first thread, which may exit before the others.

@@ -169,7 +169,7 @@ pub enum RuleOutcome {
 pub struct RuleResult {
     /// Name of the rule.
     pub id: String,
-    /// Problem that the rule looks for.
+    /// Problem that the rule checks for.
     pub looks_for: String,
     /// Outcome of the rule.
     pub went: RuleOutcome,
@@ -196,7 +196,7 @@ pub struct ApplicationAdvice {
     /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_attempt_id: Option<String>,
-    /// User of the application's executors, as the kernel says; absent until it is known.
+    /// User of the application's executors, as the kernel reports it; absent until it is known.
     #[serde(default)]
     pub uid: Option<u32>,
     /// Name of the application.

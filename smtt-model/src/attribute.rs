@@ -322,7 +322,7 @@ impl Agreement {
 pub struct Claim {
     /// Key of the executor, assigned by the kernel side: not a claim.
     pub key: u64,
-    /// User of the process, as the kernel says: not a claim.
+    /// User of the process, as the kernel reports it: not a claim.
     pub uid: Option<u32>,
     /// Process id in the initial pid namespace.
     pub pid: u32,
@@ -337,7 +337,7 @@ pub struct Claim {
 /// Names of an executor where names must be unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// User of the process, as the kernel says.
+    /// User of the process, as the kernel reports it.
     pub uid: Option<u32>,
     /// Application id; empty where it is not known.
     pub application_id: String,

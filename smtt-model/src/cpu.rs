@@ -186,7 +186,7 @@ pub fn describe(identity: &CpuId, overrides: &Overrides) -> Result<Measured, Ove
         }
         let denied = row.is_some_and(|row| row.denied_by(pmu));
         if denied {
-            // They would count 0, which nobody has measured. Cycles are what configured events are compared with.
+            // They would count 0, which is no measurement. Cycles are what configured events are compared with.
             let has_cycles = !given.is_empty() && pmu.events.contains(table::ARM_CYCLES);
             roles.retain(|role, event| {
                 given.contains(role)

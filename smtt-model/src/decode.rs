@@ -51,7 +51,7 @@ pub struct Event {
     pub pid: u32,
     /// Thread id in the initial pid namespace.
     pub tid: u32,
-    /// User of the executor's process, as the kernel says, in the initial user namespace.
+    /// User of the executor's process, as the kernel reports it, in the initial user namespace.
     pub uid: u32,
     /// The fact that the record reports.
     pub fact: Fact,

@@ -18,7 +18,7 @@ pub struct Readings {
     pub forgotten: Vec<(u64, ExecutorCounters)>,
     /// Executors that still have totals although their process was gone at this reading and at the one before.
     pub gone: Vec<u64>,
-    /// User and cgroup of each executor key, as the kernel says.
+    /// User and cgroup of each executor key, as the kernel reports it.
     pub owners: Vec<(u64, Owner)>,
     /// Faults of each executor key's process from before they were counted, by the kernel's own count.
     pub before: Vec<(u64, u64)>,

@@ -165,7 +165,7 @@ pub struct ApplicationKey {
     /// Attempt of the application; `None` where its cluster manager makes only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<String>,
-    /// User of the executors, as the kernel says; `None` until it is known.
+    /// User of the executors, as the kernel reports it; `None` until it is known.
     pub uid: Option<u32>,
 }
 
@@ -202,7 +202,7 @@ pub struct ExecutorId {
     pub executor_id: Option<String>,
     /// Process id in the initial pid namespace.
     pub pid: u32,
-    /// User of the process, as the kernel says; absent until it is known.
+    /// User of the process, as the kernel reports it; absent until it is known.
     #[serde(default)]
     pub uid: Option<u32>,
     /// Worker that the row is of, in answers of `smtt-ctl --cluster`; a daemon's answers have none.

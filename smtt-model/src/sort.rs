@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn any_mixture_of_values_has_one_order() {
-        // Ids and names are whatever executors say. An order in which 9 < 10 < 1a < 9 ends a sort with a panic.
+        // Ids and names are whatever executors report. An order in which 9 < 10 < 1a < 9 ends a sort with a panic.
         let values = [
             json!("9"),
             json!("10"),

@@ -1,6 +1,6 @@
 //! Tables of one application's history: `tasks`, `task_sql` and `meta`, each one Parquet file in the application's folder.
 //!
-//! A row is what Spark said; nothing is rounded. docs/HISTORY.md lists the columns.
+//! A row is what Spark reported; nothing is rounded. docs/HISTORY.md lists the columns.
 
 #![allow(
     clippy::single_range_in_vec_init,

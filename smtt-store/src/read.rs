@@ -23,7 +23,7 @@ const LEVELS: u32 = 3;
 /// A segment that is open for reading.
 pub struct Reader {
     file: SerializedFileReader<Source>,
-    /// User of the executors, as the kernel said.
+    /// User of the executors, as the kernel reported it.
     pub uid: Option<u32>,
     /// Application id, as the executor claimed it.
     pub application_id: String,

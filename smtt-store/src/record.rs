@@ -16,7 +16,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Origin of records: one executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// User of the process, as the kernel says; `None` where it is not known.
+    /// User of the process, as the kernel reports it; `None` where it is not known.
     pub uid: Option<u32>,
     /// User whose share of the queue the records use.
     pub share: Option<u32>,

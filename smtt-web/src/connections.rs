@@ -35,7 +35,7 @@ use crate::tls::Tls;
 const BUFFER: usize = 16 << 10;
 /// Headers of a request at most.
 const HEADERS: usize = 64;
-/// While a listener is full, it looks this often for a connection to close.
+/// While a listener is full, it checks this often for a connection to close.
 const CHECK: Duration = Duration::from_millis(20);
 /// Time before [`Limits::rate`] is applied to an answer.
 const SLOW: Duration = Duration::from_secs(2);

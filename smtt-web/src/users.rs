@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long a request waits until its credentials can be verified.
 const WAIT: Duration = Duration::from_secs(15);
 /// Requests that may wait for that. Further ones are refused at once, so that wrong passwords leave room to clients whose
-/// credentials are remembered. Names of users and other names count together: a refusal does not say which it is.
+/// credentials are remembered. Names of users and other names count together: a refusal does not report which it is.
 const WAITING: usize = 8;
 
 /// Why the users' file is refused. Each message is one line.

@@ -23,8 +23,10 @@ use crate::skip::leave_out;
 use crate::witness;
 use crate::workload::{Workload, library};
 
-/// The user of attackers.
-pub const NOBODY: u32 = 65_534;
+/// The unprivileged user of attackers.
+pub const UNPRIVILEGED_UID: u32 = 65_534;
+/// Argument of a workload that runs as this user.
+pub const AS_UNPRIVILEGED: &str = "uid=65534";
 /// Facts that the victim sends per second.
 pub const PER_SECOND: u64 = 400;
 /// How long the daemon may take to read the last counters after the victim has come to rest.
@@ -82,7 +84,7 @@ impl Scene {
         fs::copy(library()?, &copy)?;
         let own = folder.path().join("own");
         fs::create_dir(&own)?;
-        std::os::unix::fs::chown(&own, Some(NOBODY), Some(NOBODY))?;
+        std::os::unix::fs::chown(&own, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID))?;
         Ok(Self {
             folder,
             program,
@@ -121,7 +123,7 @@ impl Scene {
     /// # Errors
     /// As [`Self::start`].
     pub fn attack(&self, name: &str) -> Result<Attacker> {
-        self.start(name, NOBODY)
+        self.start(name, UNPRIVILEGED_UID)
     }
 }
 
@@ -274,7 +276,7 @@ impl Attackers {
         } else {
             leave_out("fuse", "there is no /dev/fuse")?;
         }
-        let user = format!("uid={NOBODY}");
+        let user = format!("uid={UNPRIVILEGED_UID}");
         let mut facts = Vec::new();
         for (name, options) in FACTS {
             let options: Vec<&str> = options

@@ -1,4 +1,5 @@
-//! Containers of the OCI form, run by Debian's runc: no registry, no image, one small Debian as everybody's root.
+//! Containers of the OCI form, run by Debian's runc: no registry, no image, one small Debian as the root of all
+//! containers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -94,7 +95,7 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // A container that was never started, or has ended, is not there.
+        // A container that was never started, or has ended, does not exist.
         drop(output(
             self.runc().args(["delete", "--force"]).arg(&self.name),
         ));

@@ -85,7 +85,7 @@ The daemon answers HTTP GET requests on its control socket (`[control] socket`, 
 curl --unix-socket /run/smtt/smtt.sock 'http://smtt/v1/rdds?app=PageRank&sort=page_faults:desc&limit=10'
 ```
 
-The metrics port (`[web] listen_address`) has `/`, `/metrics`, `/-/healthy` and `/-/ready`. With `[web] api = true` it also has the paths below except `/v1/doctor` and `/v1/trace/follow`, for clients with the credentials of `users_file` or `basic_auth_users` (Basic), or `token_file` (`Authorization: Bearer`). [SECURITY.md](SECURITY.md) says who may ask. `smtt-ctl LISTING --json` prints the rows of the same answers.
+The metrics port (`[web] listen_address`) has `/`, `/metrics`, `/-/healthy` and `/-/ready`. With `[web] api = true` it also has the paths below except `/v1/doctor` and `/v1/trace/follow`, for clients with the credentials of `users_file` or `basic_auth_users` (Basic), or `token_file` (`Authorization: Bearer`). [SECURITY.md](SECURITY.md) lists the clients that are allowed. `smtt-ctl LISTING --json` prints the rows of the same answers.
 
 `smtt-ctl --cluster SPEC LISTING --json` prints an object: `rows`, each with its `worker`, `rows_total` and `summary` over all workers, and `workers`, a list of `{\"host\": ..., \"error\": ...}` where `error` is null for workers that answered; `lacks` names what a worker does not measure, `same_as` the worker that is the same daemon and is counted in its place, `claims` a worker with the same identity that is not proved to be the same, and `complete` says whether all workers answered. Rows of `jobs` and `queries` are sums over workers: they have `workers` (how many), `lower_bounds` (figures that some of these do not measure), and null for `jobs` or `stages` where a worker does not name all of them; `--per-worker` gives the rows of each worker. `report` has `applications`, each with `hosts`, `summary`, `executors`, `rdds` (sums over executors), `stages`, `tasks` and `advice` (by worker), and `degraded`, `lost`, `complete` and `workers`. `advise` has `applications`, `complete` and `workers`, `postmortem` its fields, `complete` and `workers`; `status` has `summary`, `complete` and `workers`, each with its `status`.
 
@@ -103,7 +103,7 @@ The interface is version 1, the `v1` of its paths. While it is served:
 
 A change beyond that gets `v2` paths beside these, and `v1` is served for two more minor releases. The fields of `page_walks` and of the flattened figures of page walks depend on the CPU; a new CPU may add some. CHANGELOG.md names every addition.
 
-Units are in names: `_ns` nanoseconds, `_bytes` bytes, `_share` and `_ratio` 0 to 1 unless said otherwise. Times are of the worker's clock. An error is `{\"error\": \"...\"}` with a status of 400 (wrong query), 404 (no such report), 500 or 503 (too many requests at a time; ask again). The metrics port answers requests without valid credentials with 401, or with 503 while it verifies other passwords; these answers are plain text.
+Units are in names: `_ns` nanoseconds, `_bytes` bytes, `_share` and `_ratio` 0 to 1 unless stated otherwise. Times are of the worker's clock. An error is `{\"error\": \"...\"}` with a status of 400 (wrong query), 404 (no such report), 500 or 503 (too many requests at a time; ask again). The metrics port answers requests without valid credentials with 401, or with 503 while it verifies other passwords; these answers are plain text.
 
 ";
 

@@ -7,7 +7,7 @@
 //! | [`paths`] | the checkout, the cache, the JDKs |
 //! | [`processor`] | processors, by the names that others have for them |
 //! | [`process`] | child processes with a log, a time limit and an end; Ctrl-C |
-//! | [`random`] | moments that nobody chooses |
+//! | [`random`] | random moments |
 //! | [`step`] | set-up steps: printed, skipped when already done, timed while they run |
 //! | [`setup`] | everything a fresh machine needs |
 //! | [`features`] | features of machines that tests need, and those that this machine must have |

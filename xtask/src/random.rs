@@ -1,4 +1,4 @@
-//! Chance in tests of moments that nobody chooses: when a program begins, and when it is killed.
+//! Random moments in tests: when a program begins, and when it is killed.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;

@@ -66,7 +66,7 @@ impl Steps {
             work(step)?;
             if !done() {
                 bail!(
-                    "it ended without an error, but its result is not there{}",
+                    "it ended without an error, but its result does not exist{}",
                     hint(&step.log)
                 );
             }

@@ -239,7 +239,7 @@ mod tests {
         .expect("the thread has used the CPU");
         assert!(thread_cpu_ns(own, "smtt-none").is_err());
         go.send(()).expect("it waits");
-        busy.join().expect("ends").expect("was told");
+        busy.join().expect("ends").expect("got the signal");
     }
 
     #[test]

@@ -385,7 +385,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         kind: Kind::TASK_HEAP,
         entry: "taskHeap",
         // allocated_bytes: by the thread that ran the task; collection_ms: by all collections of the JVM meanwhile; -1
-        // where the JVM does not say.
+        // where the JVM does not report it.
         words: &["task_attempt_id", "allocated_bytes", "collection_ms"],
         ranges: false,
         strings: &[],
@@ -406,7 +406,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         // source: see `EXHAUSTED_BY_JVM`. flags: those of JVMTI's event ResourceExhausted, zero for an error.
         words: &["source", "flags"],
         ranges: false,
-        // What the JVM says, or the error's class and message.
+        // What the JVM reports, or the error's class and message.
         strings: &["description"],
         string_limits: &[EXHAUSTED_TEXT_MAX],
     },
@@ -467,7 +467,7 @@ pub const MARKER_FACTS: &[Schema] = &[
     Schema {
         kind: Kind::HELPER_ENDED,
         entry: "helperEnded",
-        // From the helper's own thread at its end. allocated_bytes: -1 where the JVM does not say.
+        // From the helper's own thread at its end. allocated_bytes: -1 where the JVM does not report it.
         words: &["task_attempt_id", "helper", "allocated_bytes"],
         ranges: false,
         strings: &[],

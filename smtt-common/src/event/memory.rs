@@ -13,7 +13,7 @@ pub const MEMORY_EXAMINED: u64 = 1;
 pub const OVERHEAD_IS_DEFAULT: u64 = 2;
 
 coded! {
-    /// A figure of the memory of an executor's JVM. Bytes, unless its name says otherwise.
+    /// A figure of the memory of an executor's JVM. Bytes, unless its name states otherwise.
     MemoryFigure: u8 {
         /// Objects on the Java heap, garbage included.
         HEAP_USED = 1 "heap_used",

@@ -85,7 +85,7 @@ pub const UNTIL_END: u32 = 0;
 pub const UNTIL_EXIT: u32 = 1;
 /// The second reading is at the begin of the thread's next task, before an end was reported.
 pub const UNTIL_NEXT: u32 = 2;
-/// Bits of `flags` that say where the second reading is.
+/// Bits of `flags` that state where the second reading is.
 pub const UNTIL_MASK: u32 = 3;
 /// Bit of `flags`: the first reading is later than the begin of the task, or missing; then no account is present.
 pub const PARTIAL: u32 = 4;

@@ -60,7 +60,7 @@ const SMALL: Bounds = Bounds {
 };
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
 
-/// Sends a piece again and again, until nobody reads.
+/// Sends a piece repeatedly, until the client closes the connection.
 fn without_end(stream: &mut Stream, piece: &[u8], pause: Duration) {
     let _ = stream.write_all(HEAD);
     while stream.write_all(piece).is_ok() {

@@ -60,7 +60,7 @@ fn typed<Answer: DeserializeOwned>(value: &Value) -> Result<Answer, String> {
     let read = |text: Vec<u8>| serde_json::from_slice(&text);
     serde_json::to_vec(value).and_then(read).map_err(|error| {
         let error = error.to_string();
-        // The place is one in a text that nobody sees.
+        // The line and column are those of the text made above, which is not shown.
         let (what, _) = error.rsplit_once(" at line ").unwrap_or((&error, ""));
         message(what)
     })

@@ -193,7 +193,7 @@ impl Cluster {
         answers
     }
 
-    /// The workers whose own daemon says that it gave the answer which came from an earlier worker of the list.
+    /// The workers whose own daemon reports that it gave the answer which came from an earlier worker of the list.
     async fn twins(
         &self,
         path_and_query: &str,
@@ -243,7 +243,7 @@ impl Cluster {
         twins
     }
 
-    /// Digests of the answers that workers say they gave.
+    /// Digests of the answers that workers report they gave.
     async fn answered(
         &self,
         workers: impl Iterator<Item = usize>,

@@ -1,5 +1,5 @@
-//! The job trace of Hadoop's rumen: an object per job, with its tasks and their attempts. docs/TASKS.md says what stands
-//! for what.
+//! The job trace of Hadoop's rumen: an object per job, with its tasks and their attempts. docs/TASKS.md lists what
+//! stands for what.
 //!
 //! rumen knows tasks that map and tasks that reduce. Tasks of the last stage of a job with several stages are its
 //! reducers, all others its mappers.

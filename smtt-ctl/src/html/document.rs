@@ -310,7 +310,7 @@ fn fault_time(facts: &Facts) -> String {
 
 fn measured(body: &mut Markup, facts: &Facts, timeline: &Timeline<'_>) {
     let mut lines = vec![
-        "What was not measured is absent, never zero: a column that is not there, or a dash.".to_owned(),
+        "What was not measured is absent, never zero: a missing column, or a dash.".to_owned(),
         "Times of losses are task time: seconds of the threads that ran tasks, added up. Each is measured by itself, and parts may overlap: a page fault may wait for a disk.".to_owned(),
         "Storage memory is Spark's own figure (memoryUsed of its REST API); where objects are stored it is Spark's estimate. Execution memory is what tasks hold.".to_owned(),
         match facts.asked {

@@ -19,7 +19,7 @@ use crate::output::Form as OutputForm;
 use crate::table::cut;
 use crate::{Exit, Failure, Output, columns, groups, listing, users};
 
-/// Reasons of a text, and characters of what a worker says.
+/// Reasons of a text, and characters of what a worker reports.
 const REASONS: usize = 20;
 const WORDS: usize = 200;
 /// Applications of a text without `--app`.

@@ -45,8 +45,8 @@ fn advice_says_what_was_checked_and_what_could_not_be() {
         json["applications"][0]["checks"][0]["why"].is_string(),
         "{json}"
     );
-    let nobody = daemon.nothing(&["advise", "--json", "--app", "nobody"]);
-    assert_eq!(nobody["applications"].as_array().map(Vec::len), Some(0));
+    let unknown = daemon.nothing(&["advise", "--json", "--app", "unknown"]);
+    assert_eq!(unknown["applications"].as_array().map(Vec::len), Some(0));
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn a_page_is_written_for_one_application_and_a_folder_takes_all() {
         String::from_utf8_lossy(&output.stderr).contains("give --app"),
         "{output:?}"
     );
-    let nobody = daemon.ctl(&["report", "--html", "--app", "nobody"]);
-    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    let unknown = daemon.ctl(&["report", "--html", "--app", "unknown"]);
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().display().to_string();
     let output = daemon.ctl(&["report", "--html", "--output", &path]);

@@ -51,6 +51,6 @@ fn pages_say_where_bytes_are_once_they_were_looked_at() {
         assert_eq!(rows.as_array().map(Vec::len), Some(1), "{by}: {rows}");
         assert!(!rows[0][field].is_null(), "{by}: {rows}");
     }
-    let rows = daemon.nothing(&["pages", "--executors", "--json", "--app", "nobody"]);
+    let rows = daemon.nothing(&["pages", "--executors", "--json", "--app", "unknown"]);
     assert_eq!(rows.as_array().map(Vec::len), Some(0));
 }

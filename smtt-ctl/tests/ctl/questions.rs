@@ -12,8 +12,8 @@ fn what_is_not_there_is_named() {
     };
     for (arguments, expected) in [
         (
-            &["rdds", "--app", "nobody"][..],
-            "no RDDs match --app nobody; there are app-20260101120000-0001 (PageRank)",
+            &["rdds", "--app", "unknown"][..],
+            "no RDDs match --app unknown; there are app-20260101120000-0001 (PageRank)",
         ),
         (
             &["pages", "--rdd", "nothing"],
@@ -24,16 +24,16 @@ fn what_is_not_there_is_named() {
             "no blocks match --block rdd_9_9; there are rdd_7_0",
         ),
         (
-            &["report", "--app", "nobody"],
-            "no applications match --app nobody; there are app-20260101120000-0001 (PageRank)",
+            &["report", "--app", "unknown"],
+            "no applications match --app unknown; there are app-20260101120000-0001 (PageRank)",
         ),
         (
-            &["report", "--html", "--app", "nobody"],
-            "no applications match --app nobody; there are app-20260101120000-0001 (PageRank)",
+            &["report", "--html", "--app", "unknown"],
+            "no applications match --app unknown; there are app-20260101120000-0001 (PageRank)",
         ),
         (
-            &["advise", "--app", "nobody"],
-            "no applications match --app nobody; there are app-20260101120000-0001 (PageRank)",
+            &["advise", "--app", "unknown"],
+            "no applications match --app unknown; there are app-20260101120000-0001 (PageRank)",
         ),
         (
             &["trace", "--kind", "putt"],

@@ -1,4 +1,5 @@
-//! A daemon with two names in the list of workers counts once; a worker with another's identity silences nobody.
+//! A daemon with two names in the list of workers counts once; a worker that claims another's identity removes no other
+//! worker's rows.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -14,7 +14,7 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const EXECUTORS: usize = 1024;
 
 /// Threads that are looked up in `/proc` at one reading.
-const LOOKS: usize = 64;
+const LOOK_UPS: usize = 64;
 
 /// What to do, in status, `smtt-ctl doctor` and the log.
 const REMEDY: &str = "`smtt-ctl executors --json` has the cause: where `threads_refused` is above 0 raise [limits] threads, where `slots_refused` is above 0 the executor has too many threads; otherwise restart smtt, which asks each executor for its threads again";
@@ -48,7 +48,7 @@ impl Unattributed {
         let before = std::mem::replace(&mut self.lacking, lacking);
         self.seen.retain(|_, last| now < *last + REMEMBERED);
         let mut lines = Vec::new();
-        for (tid, executor) in self.lacking.intersection(&before).take(LOOKS) {
+        for (tid, executor) in self.lacking.intersection(&before).take(LOOK_UPS) {
             let pid = executor_pid(*executor);
             let has_room = self.seen.len() < EXECUTORS || self.seen.contains_key(executor);
             if has_room && exists(pid, *tid) && self.seen.insert(*executor, now).is_none() {

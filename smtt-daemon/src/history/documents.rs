@@ -22,7 +22,7 @@ const BYTES: usize = 8 << 20;
 /// Reports of deaths of an application.
 const DEATHS: usize = 64;
 
-/// What the document about the worker says.
+/// What the document about the worker reports.
 pub struct About<'a> {
     /// The application.
     pub application: &'a ApplicationKey,

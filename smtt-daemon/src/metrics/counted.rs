@@ -2,7 +2,7 @@
 //!
 //! Prometheus takes the first value of a series for its past: a series that begins with its final value has no
 //! increase. So a counter shows 0 from its first count on for the longest time between two scrapes; each scraper sees
-//! that 0, however many there are and whoever shares an answer. Then it shows its value.
+//! that 0, however many there are and whichever of them share an answer. Then it shows its value.
 
 use std::collections::HashMap;
 
@@ -245,7 +245,7 @@ impl Births {
         hold.of(value, *born.unwrap_or(&hold.now_ns))
     }
 
-    /// Forgets executors that are not there any more.
+    /// Forgets executors that have ended.
     pub(super) fn retain(&mut self, there: impl Fn(u64) -> bool) {
         self.0
             .retain(|(executor, ..), _| *executor == 0 || there(*executor));

@@ -444,7 +444,7 @@ impl Keys {
         let mut full = share == 0;
         for (name, more) in new {
             if full || application.keys.len() >= share {
-                // Whoever comes after the first that is refused has a lower rank.
+                // A key after the first that is refused has a lower rank.
                 match (!full)
                     .then(|| application.replaceable(&named, more, now_ns))
                     .flatten()

@@ -10,7 +10,7 @@ use smtt_common::event::used::{
 use smtt_common::settings::Settings;
 use smtt_machine::btf::KernelTypes;
 
-/// Setting of the kernel that says whether threads have an account of their waits for disks.
+/// Setting of the kernel that enables the threads' account of their waits for disks.
 const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
 
 const THREAD: &str = "task_struct";

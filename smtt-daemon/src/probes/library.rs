@@ -181,8 +181,8 @@ impl Libraries {
     /// Probes a library that the configuration names, and makes its bytes known. The file is trusted.
     ///
     /// # Errors
-    /// A sentence that says why this file has no probes: it is unreadable, an entry point or its pad is missing, or the
-    /// kernel refuses.
+    /// A sentence that states why this file has no probes: it is unreadable, an entry point or its pad is missing, or
+    /// the kernel refuses.
     pub fn configure(&self, path: &Path) -> anyhow::Result<()> {
         let context = || format!("{} is not probed", path.display());
         let done = File::open(path)
@@ -510,7 +510,7 @@ impl Libraries {
         self.state().files.len()
     }
 
-    /// One verdict per configured file, one for all others, or one that says that no library has appeared yet.
+    /// One verdict per configured file, one for all others, or one that states that no library has appeared yet.
     #[must_use]
     pub fn verdicts(&self) -> Vec<Verdict> {
         use VerdictState::{Broken, NotApplicable, Ok};

@@ -1,8 +1,8 @@
 //! The writer's thread: records -> segments, rotated by time and size, within bounds of memory and disk.
 //!
-//! A segment that cannot be written or finished is given up: its records are a named loss, the state says why, and the
-//! folder is retried every [`RETRY`]. Records that arrive until then are lost for the same cause, so that memory stays
-//! bounded and the figures add up.
+//! A segment that cannot be written or finished is given up: its records are a named loss, the state has the reason,
+//! and the folder is retried every [`RETRY`]. Records that arrive until then are lost for the same cause, so that
+//! memory stays bounded and the figures add up.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;

@@ -62,7 +62,7 @@ impl Scrapes {
         reader: Reader,
         scrape: impl FnOnce() -> Result<String, fmt::Error> + Send + 'static,
     ) -> Result<Pieces, fmt::Error> {
-        // Held while the answer is made: whoever waits here finds it afterwards.
+        // Held while the answer is made: a scraper that waits here finds it afterwards.
         let mut made = self.0.lock().await;
         let same = |answer: &&Made| {
             (answer.format, answer.names, answer.reader) == (format, names, reader)
@@ -77,7 +77,7 @@ impl Scrapes {
         let text = tokio::task::spawn_blocking(scrape);
         let text = Arc::new(text.await.unwrap_or(Err(fmt::Error))?);
         let pieces = Pieces::of(&text);
-        // From now on: whoever waited for a long scrape shares it.
+        // From now on: scrapers that waited for a long scrape share it.
         let at = Instant::now();
         made.push_back(Made {
             format,

@@ -26,7 +26,8 @@ use crate::{
 /// the kernel's task, whose offsets the daemon takes from the kernel's own type information.
 ///
 /// The child has not run yet, so rows with its ids are of an earlier process whose end was missed: the daemon may have
-/// added them just after that end. They go, whoever the parent is; otherwise the new process would count for them.
+/// added them just after that end. They are removed, whichever process the parent is; otherwise the new process would
+/// count for them.
 #[raw_tracepoint]
 pub fn fork(ctx: RawTracePointContext) -> i32 {
     let child: u64 = ctx.arg(1);

@@ -218,7 +218,7 @@ fn running_pid() -> u32 {
 ///
 /// With `BEFORE` the hook runs before the kernel handles the fault. Where the kernel does not serve it but sends a signal,
 /// it counts none: then the program of signals leaves a mark ([`not_served`]), and the next exception of the same thread
-/// (of the same process, for threads without a row) is left out. Only there the processor says whether the page was
+/// (of the same process, for threads without a row) is left out. Only there the processor reports whether the page was
 /// `fresh`.
 #[inline(always)]
 fn fault<const BEFORE: bool>(address: u64, access: u32, fresh: bool) {

@@ -1,5 +1,5 @@
-//! What the processor's exception does not say of a page that was not there: a large page came, or the page was only
-//! hidden or swapped out.
+//! What the processor's exception does not report of a page that was not present: a large page came, or the page was
+//! only hidden or swapped out.
 //!
 //! Each program runs within the fault whose exception [`crate::probe::fault`] has counted just before, on its thread.
 

@@ -214,8 +214,8 @@ pub(super) fn locality(_: &Log, attempt: &Attempt) -> Option<Finding> {
         return None;
     }
     let usual = Usual::of(attempt);
-    // With its pause before it, a task takes its core as long as the log says. What is left of the pause is what waiting is
-    // worth.
+    // With its pause before it, a task takes its core for the time in the log. What is left of the pause is what
+    // waiting is worth.
     let worth = usual.worth();
     let left = |held: f64| worth.map_or(held / 2.0, |worth| held.min(worth));
     let most = |held: f64| worth.map_or(held, |_| left(held).max(held / 2.0));

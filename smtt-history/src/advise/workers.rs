@@ -19,11 +19,11 @@ use crate::workers::{Document, Files, Trouble, opened, ranges};
 const ROWS: u64 = 2_000_000;
 /// Tasks that are kept.
 const TASKS_KEPT: usize = 1_000_000;
-/// Hosts of one task that are told apart.
+/// Hosts of one task that have counts of their own.
 const SENDERS: usize = 1000;
 /// Bytes of texts of a row group.
 const TEXT_BYTES: usize = 64 << 20;
-/// Hosts that are told apart: executors name them.
+/// Hosts that have counts of their own; their names come from executors.
 const HOSTS: usize = 10_000;
 /// What the marker writes before the address of the sender, in the name of a wait.
 const FROM: &str = " from ";

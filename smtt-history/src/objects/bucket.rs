@@ -40,7 +40,7 @@ const FOLDER_PAGES: usize = 100;
 /// Why the bucket gave no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Trouble {
-    /// The object is not there.
+    /// The object does not exist.
     #[error("{0} is not in the store")]
     Absent(String),
     /// Another process has replaced or written the object.
@@ -242,7 +242,7 @@ impl Bucket {
         Ok((names, is_cut))
     }
 
-    /// The error says whether another listing would have it, too.
+    /// The error states whether another listing would have it, too.
     async fn folders_of(
         &self,
         first: &str,
@@ -427,7 +427,7 @@ impl Bucket {
         self.asked(name, upload.complete()).await.map(|_| size)
     }
 
-    /// Deletes an object. It is no error if the object is not there.
+    /// Deletes an object. It is no error if the object does not exist.
     pub(super) async fn remove(&self, name: &str) -> Result<(), Trouble> {
         let key = self.key(name)?;
         match self.asked(name, self.store.delete(&key)).await {

@@ -117,7 +117,7 @@ pub(super) fn line(error: &Error) -> String {
         .filter(|code| code.len() <= 64 && code.bytes().all(|it| it.is_ascii_alphanumeric()));
     let code = code.map_or(String::new(), |code| format!(" ({code})"));
     let what = match error {
-        Error::NotFound { .. } => "the object or the bucket is not there",
+        Error::NotFound { .. } => "the object or the bucket does not exist",
         Error::AlreadyExists { .. } | Error::Precondition { .. } => {
             "the object has changed meanwhile"
         }

@@ -110,7 +110,7 @@ async fn document(
     Ok(live::summary(folder.path()))
 }
 
-/// What a document says of an attempt.
+/// What a document states of an attempt.
 #[derive(Deserialize)]
 struct Attempt {
     completed: bool,

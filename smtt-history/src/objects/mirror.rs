@@ -54,7 +54,7 @@ struct Copy {
     plan: Arc<Plan>,
     /// The pointer's ETag, where the tables have one.
     pointer: Option<String>,
-    /// Tables that the pointer names and that are not there: the copy has the parts.
+    /// Tables that the pointer names and that do not exist: the copy has the parts.
     missing: Vec<String>,
     bytes: u64,
     used: Instant,
@@ -114,7 +114,7 @@ impl Drop for Running {
 struct Pointed {
     /// Its ETag, where the files are its tables.
     tag: Option<String>,
-    /// Tables that it names and that are not there.
+    /// Tables that it names and that do not exist.
     missing: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ pub struct Mirror {
     running: Mutex<HashMap<String, Ended>>,
     /// When a name was last listed, and why that failed.
     listed: Cache<String, (Instant, Option<Trouble>)>,
-    /// Folders of workers that were not there when they were last listed.
+    /// Folders of workers that did not exist at the last listing.
     absent: Cache<String, ()>,
     /// Folders of workers that are not copied.
     marked: Mutex<HashSet<String>>,
@@ -458,7 +458,7 @@ impl Mirror {
             }
             if !is_known {
                 tracing::warn!(
-                    "{}: {POINTER} names tables that are not there ({}): what its parts have is shown",
+                    "{}: {POINTER} names tables that do not exist ({}): what its parts have is shown",
                     self.bucket.shown(folder),
                     missing.join(", ")
                 );

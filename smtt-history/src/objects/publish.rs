@@ -249,7 +249,7 @@ pub(super) fn compact_after(
     }
     if found.pointed.is_some() && !found.has_tables() {
         bail!(
-            "{shown}: {POINTER} names tables that are not there, so its parts stay: remove that object, and compact again"
+            "{shown}: {POINTER} names tables that do not exist, so its parts stay: remove that object, and compact again"
         );
     }
     if found.pointed.is_some() || found.is_plain() || finished(&found.objects).is_empty() {

@@ -113,7 +113,7 @@ impl Chain {
     fn read_stages(&mut self, asked: &Asked<'_>, json: &Value) {
         let chain = self;
         for (id, rdd) in &mut chain.rdds {
-            // Parents are made before their children. What a damaged log says otherwise could go round in a circle.
+            // Parents are made before their children. A damaged log could have a cycle.
             rdd.parents.retain(|parent| parent < id);
             rdd.blocks = blocks(asked, *id);
         }

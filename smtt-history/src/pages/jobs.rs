@@ -1,4 +1,4 @@
-//! The table of jobs: what Spark says of them, and what their tasks, their stages, SQL and the workers add.
+//! The table of jobs: what Spark reports of them, and what their tasks, their stages, SQL and the workers add.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -404,7 +404,7 @@ async fn jobs_have_what_their_tasks_lost_and_their_query() {
     let (_, _, found) = site.get("/applications/app-1/jobs?q=select").await;
     assert!(
         found.contains("1 to 1 of 1"),
-        "the search looks at the query: {found}"
+        "the search reads the query: {found}"
     );
     let (_, _, sorted) = site.get("/applications/app-1/jobs?sort=-input").await;
     assert_eq!(cells(&sorted, 0)["jobId"], "1");

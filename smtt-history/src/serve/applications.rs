@@ -36,7 +36,7 @@ pub(crate) enum Listing {
     Texts(Arc<Vec<Arc<str>>>),
 }
 
-/// Whether a document is of the application that a folder's name says: whoever makes a folder can write any document.
+/// Whether a document is of the application that a folder's name states: the writer of a folder can write any document.
 pub(crate) fn is_of(text: &str, name: &str) -> bool {
     #[derive(Deserialize)]
     struct Attempt {

@@ -23,7 +23,7 @@ pub(super) const LIMITS: Limits = Limits {
     keep_alive: true,
 };
 
-/// Why a server does not listen as its command line says. One line each.
+/// Why a server does not listen as its command line requires. One line each.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// A file of the protection is not usable.

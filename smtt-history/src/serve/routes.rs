@@ -125,7 +125,7 @@ pub(crate) fn application(app: &App) -> Result<Value, Refusal> {
     serde_json::from_str(&text.1).map_err(Refusal::failed)
 }
 
-/// How the import went, and tables that the bucket's pointer names and that are not there.
+/// How the import went, and tables that the bucket's pointer names and that do not exist.
 async fn import(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
     let bucket = server.settings.bucket.clone();
     let missing = bucket.zip(place::name(&id, None));

@@ -1,5 +1,5 @@
-//! What the workers know of an application, joined to what Spark said: tasks by stage, attempt and task id; executors,
-//! stages and RDDs by their ids. Where one half is missing it is absent.
+//! What the workers know of an application, joined to what Spark reported: tasks by stage, attempt and task id;
+//! executors, stages and RDDs by their ids. Where one half is missing it is absent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn advice(app: Option<&App>, files: &Files) -> Answer {
     found.map_err(Refusal::failed)
 }
 
-/// What Spark said about the same thing.
+/// What Spark reported about the same thing.
 fn said(app: &App, kind: &str, document: &Value) -> Option<Value> {
     let id = |name: &str| document[name].as_u64().map(|id| id.to_string());
     let text = match kind {

@@ -159,7 +159,7 @@ fn path(
         path.push(at);
         let (id, attempt) = model.stages[at as usize].key;
         let all = parents.get(&format!("{id}.{attempt}"));
-        // Parents are made before their children. What a damaged log says otherwise could go round in a circle.
+        // Parents are made before their children. A damaged log could have a cycle.
         let older = all.into_iter().flatten().copied();
         let older: Vec<i32> = older.filter(|parent| *parent < id).collect();
         next = latest(&older, end);

@@ -120,7 +120,7 @@ pub struct Job<'a> {
     pub start: i64,
     /// Milliseconds since the model's start.
     pub end: i64,
-    /// `SUCCEEDED`, `FAILED`, `RUNNING` or what the document says.
+    /// `SUCCEEDED`, `FAILED`, `RUNNING` or what the document states.
     pub status: &'a str,
     /// Description or name.
     pub name: &'a str,

@@ -82,7 +82,7 @@ pub struct Stage {
     pub name: String,
     /// Duration of the successful tasks in the middle, in milliseconds.
     pub median: Option<u32>,
-    /// Most execution memory of one of its tasks, as Spark says; absent where no task has metrics.
+    /// Most execution memory of one of its tasks, as Spark reports it; absent where no task has metrics.
     pub peak: Option<i64>,
     /// The task that ended last; absent where none has succeeded.
     pub last: Option<Last>,
@@ -119,7 +119,7 @@ pub struct Job {
     pub start: i64,
     /// Milliseconds since the model's start.
     pub end: i64,
-    /// `SUCCEEDED`, `FAILED`, `RUNNING` or what the document says.
+    /// `SUCCEEDED`, `FAILED`, `RUNNING` or what the document states.
     pub status: String,
     /// Description, else name, cut.
     pub name: String,

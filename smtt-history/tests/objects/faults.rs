@@ -245,7 +245,7 @@ fn missing_credentials_a_missing_bucket_and_hdfs_are_one_line() -> Result<()> {
     without
         .env_remove("AWS_ACCESS_KEY_ID")
         .env_remove("AWS_SECRET_ACCESS_KEY");
-    // The machine's own service for credentials is not there.
+    // The machine's own service for credentials is absent.
     without.env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9");
     let said = line(without, &bucket.store())?;
     ensure!(

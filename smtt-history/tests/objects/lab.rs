@@ -18,7 +18,7 @@ use xtask::process::{Running, free_port, output, wait_for};
 use xtask::setup::objects;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// Who asks, for the server's rules.
+/// The client, for the server's rules.
 const AUTHORIZATION: &str = "Authorization: AWS4-HMAC-SHA256 Credential=key/20261124/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 /// A secret that no output may have.
 pub const SECRET: &str = "this-is-the-secret-key";

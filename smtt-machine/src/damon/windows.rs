@@ -40,7 +40,7 @@ impl Format {
     /// Reads the format from the tracing file system; `folders` are candidates for the tracepoint's folder.
     ///
     /// # Errors
-    /// One line that says why the tracepoint cannot be used.
+    /// One line that states why the tracepoint cannot be used.
     pub fn read(folders: &[PathBuf]) -> Result<Self, String> {
         let text = folders
             .iter()
@@ -149,7 +149,7 @@ impl Windows {
     /// Listens to DAMON's thread, which monitors `targets` processes.
     ///
     /// # Errors
-    /// One line that says why the events cannot be read.
+    /// One line that states why the events cannot be read.
     pub fn open(format: &Format, thread: u32, targets: usize) -> Result<Self, String> {
         let samples = Samples::of_tracepoint(format.id, thread, BUFFER_PAGES)
             .map_err(|error| format!("DAMON's tracepoint: {}", crate::perf::refusal(&error)))?;

@@ -1,5 +1,6 @@
 //! When the collector runs, as the JVM's tool interface (JVMTI) reports it: two counts in the slot file's header, and
-//! a wake of whoever waits for the end of a collection. And what the same interface knows of an object: its size.
+//! a wake of the threads that wait for the end of a collection. And what the same interface knows of an object: its
+//! size.
 //!
 //! The events come on the JVM's own thread while the application stands still, so they only store and wake. They can
 //! be switched on in a running JVM, without any option of the JVM.
@@ -100,7 +101,7 @@ pub unsafe fn environment(env: Env) -> Env {
     tools
 }
 
-/// Bytes of an object, header and padding included, as the JVM says; 0 where collections are not followed.
+/// Bytes of an object, header and padding included, as the JVM reports it; 0 where collections are not followed.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_smtt_marker_Native_objectSize(
     _env: Env,

@@ -83,7 +83,8 @@ pub extern "system" fn Java_io_smtt_marker_Native_deleteHandle(env: Env, _class:
     }
 }
 
-/// Address of the first element of the array behind a handle now, as the JVM itself says; 0 where the array is gone.
+/// Address of the first element of the array behind a handle now, as the JVM itself reports it; 0 where the array is
+/// gone.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_smtt_marker_Native_handleAddress(
     env: Env,

@@ -51,7 +51,7 @@ const C2_9: Counters = Counters(0x3fc);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
-    /// The sample's data source says that the second-level TLB missed.
+    /// The sample's data source shows that the second-level TLB missed.
     StlbMiss,
     /// `op_data3` of the sample: load or store, `dc_l1tlb_miss`, `dc_l2tlb_miss` and `dc_lin_addr_valid` all set.
     IbsDtlbMiss,

@@ -75,11 +75,11 @@ pub struct Exhausted {
     pub uncaught: bool,
     /// Flags of the JVM's event.
     pub flags: u64,
-    /// What the JVM says, or the error's class and message.
+    /// What the JVM reports, or the error's class and message.
     pub description: String,
 }
 
-/// The end of a process, where the kernel says it.
+/// The end of a process, where the kernel reports it.
 pub(super) fn end(reader: &mut Reader<'_>) -> Option<Option<ProcessEnd>> {
     let (status, known) = (reader.u32()?, reader.u32()?);
     let end = ProcessEnd {

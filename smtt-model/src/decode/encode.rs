@@ -1,4 +1,4 @@
-//! The decoder's counterpart, for whoever has to make records: replay tests, the test harness, the native workload.
+//! The decoder's counterpart, for code that makes records: replay tests, the test harness, the native workload.
 
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;

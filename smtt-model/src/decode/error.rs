@@ -16,7 +16,7 @@ pub enum DecodeError {
         /// First field that is missing or incomplete.
         field: &'static str,
     },
-    /// A number that cannot be what its field says.
+    /// A number that cannot be what its field states.
     #[error("{} record has an impossible {field}", .kind.name().unwrap_or("unknown"))]
     Invalid {
         /// Kind of the record.

@@ -95,7 +95,7 @@ pub enum Fact {
         task_attempt_id: u64,
         /// What the thread did.
         helper: Helper,
-        /// Bytes that the helper allocated on the Java heap; `None` where the JVM does not say.
+        /// Bytes that the helper allocated on the Java heap; `None` where the JVM does not report it.
         allocated_bytes: Option<u64>,
     },
     /// A task's request for shuffle blocks of another executor ended.
@@ -117,7 +117,7 @@ pub enum Fact {
         exec: bool,
         /// Whether it was the executor's JVM instead of a child.
         is_executor: bool,
-        /// How it ended; `None` where the kernel does not say.
+        /// How it ended; `None` where the kernel does not report it.
         end: Option<Box<ProcessEnd>>,
     },
     /// A signal that ends a process was sent to a process of an executor.

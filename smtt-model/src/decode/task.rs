@@ -58,9 +58,9 @@ pub struct TaskEnded {
 pub struct TaskHeap {
     /// Id of the task attempt.
     pub task_attempt_id: u64,
-    /// Bytes that the task's own thread allocated; `None` where the JVM does not say.
+    /// Bytes that the task's own thread allocated; `None` where the JVM does not report it.
     pub allocated_bytes: Option<u64>,
-    /// Time of the JVM's collections while the task ran, in milliseconds; `None` where the JVM does not say.
+    /// Time of the JVM's collections while the task ran, in milliseconds; `None` where the JVM does not report it.
     pub collection_ms: Option<u64>,
 }
 

@@ -85,7 +85,7 @@ pub struct Outside {
     pub options: Vec<String>,
     /// Limits of its cgroup.
     pub cgroup: Option<CgroupLimits>,
-    /// What the kernel's log says of the victim.
+    /// What the kernel's log reports of the victim.
     pub kernel_log: Vec<String>,
     /// Path of the JVM's crash report, which exists.
     pub crash_report: Option<String>,

@@ -11,7 +11,7 @@ type Judged = (Verdict, String);
 
 /// One rule.
 pub struct Rule {
-    /// What it looks for.
+    /// What it checks for.
     pub name: &'static str,
     /// Its verdict; `None` where it does not apply.
     judge: fn(&Case) -> Option<Judged>,

@@ -31,7 +31,7 @@ pub struct RddGroupRow {
     /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_attempt_id: Option<String>,
-    /// User of the executors, as the kernel says.
+    /// User of the executors, as the kernel reports it.
     pub uid: Option<u32>,
     /// Common value of the group; `(no SQL)`, `(no node)`, `(no call site)` or `(no name)` for RDDs without it.
     pub group: String,

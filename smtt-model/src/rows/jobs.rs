@@ -31,7 +31,7 @@ pub struct JobRow {
     /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_attempt_id: Option<String>,
-    /// User of the executors, as the kernel says.
+    /// User of the executors, as the kernel reports it.
     #[serde(default)]
     pub uid: Option<u32>,
     /// Id of the job; absent in rows of SQL executions, and for stages whose job is unknown.

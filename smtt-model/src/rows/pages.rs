@@ -39,7 +39,7 @@ pub enum AddressState {
     /// No byte is on the Java heap.
     #[serde(rename = "fixed")]
     Fixed,
-    /// Bytes on the Java heap may have moved, as the state says.
+    /// Bytes on the Java heap may have moved, as the state reports it.
     #[serde(untagged)]
     OnHeap(Trust),
 }

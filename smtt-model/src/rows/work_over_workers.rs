@@ -15,7 +15,7 @@ pub struct WorkOverWorkersRow {
     /// Attempt of the application, where its cluster manager makes several (YARN in cluster mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_attempt_id: Option<String>,
-    /// User of the executors, as the kernels of the workers say.
+    /// User of the executors, as the kernels of the workers report it.
     pub uid: Option<u32>,
     /// Id of the job; absent in rows of SQL executions, and for stages whose job is unknown.
     pub job_id: Option<u32>,

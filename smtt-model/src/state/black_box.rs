@@ -246,7 +246,7 @@ pub struct BlackBox {
     pub exhausted: Vec<Noted<Exhausted>>,
     /// Children that a signal ended.
     pub child_ends: Vec<Noted<ChildEnd>>,
-    /// How the JVM ended; `None` where no record says it.
+    /// How the JVM ended; `None` where no record reports it.
     pub end: Option<ProcessEnd>,
     /// Whether a record of the JVM's end came.
     pub end_seen: bool,

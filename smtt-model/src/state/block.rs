@@ -80,7 +80,7 @@ impl Block {
     /// Whether its addresses are not stale; `heap` is the state of addresses on the Java heap.
     #[must_use]
     pub(super) const fn is_at_its_addresses(&self, heap: Trust) -> bool {
-        heap.can_be_looked_at() || !self.on_heap
+        heap.can_be_inspected() || !self.on_heap
     }
 
     /// Bytes with known addresses; for objects, bytes of the sample.

@@ -82,7 +82,7 @@ impl HeapBytes for ExecutorDescribed {
 pub struct Executor {
     /// Process id in the initial pid namespace.
     pub pid: u32,
-    /// User of the process, as the kernel says; `None` before the first record or reading with it.
+    /// User of the process, as the kernel reports it; `None` before the first record or reading with it.
     pub uid: Option<u32>,
     /// User whose share it uses: the owner of the range of subordinate ids that has `uid`, else `uid` itself.
     pub share: Option<u32>,

@@ -52,7 +52,7 @@ impl Trust {
 
     /// Whether pages at these addresses may be examined.
     #[must_use]
-    pub const fn can_be_looked_at(self) -> bool {
+    pub const fn can_be_inspected(self) -> bool {
         !matches!(self, Self::Stale | Self::Refused)
     }
 }

@@ -1,4 +1,4 @@
-//! Where the memory of an executor's processes is: what the marker reports of the JVM, and what the kernel says.
+//! Where the memory of an executor's processes is: what the marker reports of the JVM, and what the kernel reports.
 
 use serde::{Deserialize, Serialize};
 use smtt_common::event::memory::{MEMORY_FIGURES, MemoryFigure, PeakMetric};
@@ -80,7 +80,7 @@ pub struct CgroupMemory {
     pub kernel_bytes: Option<u64>,
 }
 
-/// What the kernel says of an executor's processes.
+/// What the kernel reports of an executor's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelMemory {
     /// The JVM.
@@ -102,7 +102,7 @@ pub struct MemoryUsage {
     pub examined_ns: Option<u64>,
     /// Whether the memory overhead is Spark's default.
     pub overhead_is_default: bool,
-    /// What the kernel says.
+    /// What the kernel reports.
     pub kernel: Option<Box<KernelMemory>>,
     /// Time of that reading, in nanoseconds since boot.
     pub kernel_ns: u64,
@@ -210,7 +210,7 @@ impl State {
             .collect()
     }
 
-    /// Removes descendants of an executor that are not there any more: their ends were not reported.
+    /// Removes descendants of an executor that have ended: their ends were not reported.
     pub fn children_gone(&mut self, executor: u64, gone: &[Child]) {
         self.change_known(executor, |executor, _| {
             for child in gone {
@@ -221,7 +221,7 @@ impl State {
         });
     }
 
-    /// Takes what the kernel says of an executor's processes at a time.
+    /// Takes what the kernel reports of an executor's processes at a time.
     pub fn set_memory(&mut self, executor: u64, mut kernel: KernelMemory, now_ns: u64) {
         self.change_known(executor, |executor, caps| {
             if executor.died_ns.is_some() {

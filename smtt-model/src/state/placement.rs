@@ -306,7 +306,7 @@ impl Executor {
             collection: self.heap.current_collection(),
             ..Targets::default()
         };
-        let heap = self.heap.trust().can_be_looked_at();
+        let heap = self.heap.trust().can_be_inspected();
         let mut add =
             |ranges_id: RangesId, on_heap: bool, ranges: &mut dyn Iterator<Item = (u64, u64)>| {
                 let owner = targets.owners.len();

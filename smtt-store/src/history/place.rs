@@ -197,7 +197,7 @@ fn cannot_exchange(error: &io::Error) -> bool {
 /// [`put_back`] can restore it.
 fn replaced_name(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    // Other users may have names in the store: nobody can guess this one.
+    // Other users may create names in the store: this one is not predictable.
     let random = RandomState::new().hash_one(0) as u32;
     target.with_file_name(format!("{REPLACED}{name}-{random:0DIGITS$x}"))
 }

@@ -400,7 +400,7 @@ impl<'a> Whose<'a> {
 pub struct WorkerFile {
     /// User of the executors.
     pub uid: u32,
-    /// Host, run, part and table, as the file's name says.
+    /// Host, run, part and table, as the file's name states.
     pub name: Name,
     /// Path of the file in the store.
     pub path: PathBuf,

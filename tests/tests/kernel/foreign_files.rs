@@ -11,7 +11,7 @@ use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::discover::{Discoverer, Found};
 use smtt_daemon::probes::library::{Probing, Process};
 use smtt_machine::proc::{Handle, image};
-pub use smtt_tests::attackers::{NOBODY, Scene};
+pub use smtt_tests::attackers::{Scene, UNPRIVILEGED_UID};
 use smtt_tests::skip::skip;
 
 use crate::lab::{KernelLab, Workload, lab, library, with_hook};
@@ -150,7 +150,7 @@ fn a_swapped_library_puts_no_breakpoint_into_another_file() -> Result<()> {
     let process = Process {
         pid: attacker.pid(),
         image: image(attacker.pid()).context("it has ended")?,
-        share: NOBODY,
+        share: UNPRIVILEGED_UID,
     };
     let handle = Handle::open(attacker.pid())?;
     let libraries = lab.probes.libraries();

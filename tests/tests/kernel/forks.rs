@@ -9,7 +9,7 @@ use serde_json::Value;
 use smtt_tests::json::number;
 use xtask::daemon::Options;
 
-use crate::foreign_files::{NOBODY, Scene};
+use crate::foreign_files::{Scene, UNPRIVILEGED_UID};
 use crate::lab::{Workload, daemon_alone};
 
 /// Length of each of the phases: without probes, while they are attached, while they are removed.
@@ -72,7 +72,7 @@ fn forks_wait_a_bounded_time_while_probes_come_and_go() -> Result<()> {
     let traced = daemon
         .rows(&["executors"])?
         .iter()
-        .filter(|row| row["uid"] == NOBODY)
+        .filter(|row| row["uid"] == UNPRIVILEGED_UID)
         .count();
     ensure!(
         traced >= at_once,

@@ -20,7 +20,7 @@ use smtt_tests::skip::skip;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
 
-use crate::foreign_files::{NOBODY, Scene};
+use crate::foreign_files::{Scene, UNPRIVILEGED_UID};
 use crate::lab::{Workload, alone, library};
 use crate::victim::{answers, same};
 
@@ -102,7 +102,7 @@ fn processes_that_hold_their_memory_lock_hold_up_no_other() -> Result<()> {
     device(&scene.own.join("device"))?;
     let mount = scene.own.join("mount");
     fs::create_dir(&mount)?;
-    std::os::unix::fs::chown(&mount, Some(NOBODY), Some(NOBODY))?;
+    std::os::unix::fs::chown(&mount, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID))?;
     let options = Options {
         toml: "[placement]\ninterval = \"1s\"\n".into(),
         ..Options::default()
@@ -120,7 +120,7 @@ fn processes_that_hold_their_memory_lock_hold_up_no_other() -> Result<()> {
     // probes.
     let found = scene.attack("hang")?;
     let paths = [
-        format!("uid={NOBODY}"),
+        format!("uid={UNPRIVILEGED_UID}"),
         format!("device={}", scene.own.join("device").display()),
         format!("folder={}", mount.display()),
         "name=java".into(),

@@ -10,13 +10,12 @@ use serde_json::Value;
 use smtt_common::context::Activity;
 use smtt_common::counter::Unattributed;
 use smtt_config::FaultHook;
-use smtt_tests::attackers::{NOBODY, READ_LIMIT, row};
+use smtt_tests::attackers::{AS_UNPRIVILEGED, READ_LIMIT, UNPRIVILEGED_UID, row};
 use smtt_tests::json::number;
 use xtask::daemon::{Daemon, Options};
 
 use crate::lab::{DaemonAlone, Workload, all, daemon_alone, lab, with_hook};
 
-const AS_NOBODY: &str = "uid=65534";
 /// How long the executor works beside the attack.
 const LENGTH: &str = "ms=8000";
 
@@ -40,7 +39,7 @@ fn facts_beside(attackers: &[(&str, &[&str])]) -> Result<Option<(DaemonAlone, Ve
     }
     let mut running = Vec::new();
     for (name, options) in attackers {
-        let options: Vec<&str> = options.iter().copied().chain([AS_NOBODY]).collect();
+        let options: Vec<&str> = options.iter().copied().chain([AS_UNPRIVILEGED]).collect();
         running.push(Workload::start(name, &options).with_context(|| (*name).to_owned())?);
     }
     for attacker in &mut running {
@@ -148,14 +147,17 @@ fn threads_and_children_leave_rows_for_another_user() -> Result<()> {
     let mut attackers = Vec::new();
     for (scenario, count) in [("registered", "threads=300"), ("children", "children=200")] {
         for _ in 0..4 {
-            let mut attacker = Workload::start(scenario, &[count, AS_NOBODY])?;
+            let mut attacker = Workload::start(scenario, &[count, AS_UNPRIVILEGED])?;
             attacker.go()?;
             attacker.expect("STANDS")?;
             attackers.push(attacker);
         }
     }
     lab.read()?;
-    let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
+    let held = lab
+        .probes
+        .user(UNPRIVILEGED_UID)?
+        .context("no row of the user")?;
     println!("{held:?}");
     ensure!(
         held.rows.threads >= 1024 / 3 && held.rows.processes >= 512 / 3,

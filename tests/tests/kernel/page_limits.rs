@@ -81,7 +81,7 @@ pub fn in_the_middle(slice: usize, once: impl FnOnce() -> Result<()>) -> impl Fn
             && let Some(once) = once.take()
             && let Err(error) = once()
         {
-            panic!("in the middle of a look: {error:#}");
+            panic!("in the middle of a pass: {error:#}");
         }
         false
     }

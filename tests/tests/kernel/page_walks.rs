@@ -237,15 +237,15 @@ fn what_is_sampled_is_what_is_counted_and_strangers_are_a_part_of_it_only() -> R
             readings[at].1 - readings[at - 1].1,
         ))
     };
-    let (everybody, own) = grown(1)?;
+    let (all, own) = grown(1)?;
     ensure!(
-        everybody >= kernel && kernel >= 7000 && own == 0,
-        "the stranger had {kernel} faults: {everybody} were sampled, {own} of them for the executor"
+        all >= kernel && kernel >= 7000 && own == 0,
+        "the stranger had {kernel} faults: {all} were sampled, {own} of them for the executor"
     );
-    let (everybody, own) = grown(2)?;
+    let (all, own) = grown(2)?;
     ensure!(
-        own <= everybody && own >= THREADS * ROUNDS * 2 * PAGES,
-        "{own} of {everybody}"
+        own <= all && own >= THREADS * ROUNDS * 2 * PAGES,
+        "{own} of {all}"
     );
     let strangers: Vec<u64> = lab
         .walks

@@ -103,7 +103,7 @@ fn what_was_lost_while_it_was_told_again_stays_until_all_of_it_comes() -> Result
     workload.expect("DONE_ONCE")?;
     both.take()?;
     let lost = both.lost(executor)?;
-    println!("{lost} of {BLOCKS} facts were lost while they were told again");
+    println!("{lost} of {BLOCKS} facts were lost while they were reported again");
     ensure!(lost > 0, "the ring was not too small");
     ensure!(
         found.slots.resync_done()? == 41,

@@ -15,14 +15,11 @@ use smtt_common::settings::Owner;
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_daemon::discover::Discoverer;
 use smtt_model::subordinate::SubordinateIds;
+use smtt_tests::attackers::{AS_UNPRIVILEGED, UNPRIVILEGED_UID};
 use tempfile::TempDir;
 
 use crate::foreign_files::find;
 use crate::lab::{Workload, all, lab, with_hook};
-
-/// The user of the attackers.
-const NOBODY: u32 = 65_534;
-const AS_NOBODY: &str = "uid=65534";
 
 fn owner(lab: &mut crate::lab::KernelLab, executor: u64) -> Result<Owner> {
     lab.read()?
@@ -41,10 +38,13 @@ fn an_executor_keeps_the_owner_that_it_began_with() -> Result<()> {
     // The first describes itself, the second is adopted by the daemon.
     let mut first = Workload::start("other_user", &["to=1234"])?;
     let executor = lab.executor(first.pid())?;
-    let second = Workload::start("steady", &["ms=10", "describe=no", AS_NOBODY])?;
+    let second = Workload::start("steady", &["ms=10", "describe=no", AS_UNPRIVILEGED])?;
     let adopted = lab.probes.adopt_executor(second.pid())?;
     let (one, other) = (owner(&mut lab, executor)?, owner(&mut lab, adopted)?);
-    ensure!((one.uid, other.uid) == (0, NOBODY), "{one:?} {other:?}");
+    ensure!(
+        (one.uid, other.uid) == (0, UNPRIVILEGED_UID),
+        "{one:?} {other:?}"
+    );
     ensure!(
         one.cgroup == other.cgroup,
         "two programs of one cgroup: {one:?} {other:?}"
@@ -59,7 +59,7 @@ fn an_executor_keeps_the_owner_that_it_began_with() -> Result<()> {
     );
     ensure!(
         lab.probes
-            .user(NOBODY)?
+            .user(UNPRIVILEGED_UID)?
             .is_some_and(|user| user.rows.executors == 1)
     );
     second.end()?;
@@ -68,7 +68,7 @@ fn an_executor_keeps_the_owner_that_it_began_with() -> Result<()> {
         lab.probes.forget_executor(executor)?;
     }
     ensure!(
-        lab.probes.user(NOBODY)?.is_none() && lab.probes.user(0)?.is_none(),
+        lab.probes.user(UNPRIVILEGED_UID)?.is_none() && lab.probes.user(0)?.is_none(),
         "a user without executors keeps its row"
     );
     Ok(())
@@ -82,12 +82,19 @@ fn a_crowd_of_executors_refuses_no_other_user() -> Result<()> {
     let wanted = 2 * u64::from(ProbeSettings::default().executors);
     let mut crowd = Workload::start(
         "crowd",
-        &[&format!("executors={wanted}"), AS_NOBODY, "describe=no"],
+        &[
+            &format!("executors={wanted}"),
+            AS_UNPRIVILEGED,
+            "describe=no",
+        ],
     )?;
     crowd.run()?;
     lab.read()?;
     let refused = lab.counters[Counter::EXECUTORS_REFUSED.0 as usize];
-    let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
+    let held = lab
+        .probes
+        .user(UNPRIVILEGED_UID)?
+        .context("no row of the user")?;
     ensure!(
         refused > 0 && held.rows.executors + refused == wanted,
         "{refused} of {wanted} were refused, {held:?}"
@@ -119,7 +126,10 @@ fn subordinate_ids_use_the_share_of_their_owner() -> Result<()> {
     crowd.run()?;
     let owners = lab.read()?.owners;
     let refused = lab.counters[Counter::EXECUTORS_REFUSED.0 as usize];
-    let held = lab.probes.user(NOBODY)?.context("no row of the owner")?;
+    let held = lab
+        .probes
+        .user(UNPRIVILEGED_UID)?
+        .context("no row of the owner")?;
     ensure!(
         refused > 0 && held.rows.executors + refused == wanted,
         "{refused} of {wanted} were refused, {held:?}"
@@ -135,7 +145,11 @@ fn subordinate_ids_use_the_share_of_their_owner() -> Result<()> {
         uids.len() as u64 == held.rows.executors && uids.iter().all(|uid| *uid >= 165_400),
         "the executors' own users are shown: {uids:?}"
     );
-    ensure!(owners.iter().all(|(_, owner)| owner.share == NOBODY));
+    ensure!(
+        owners
+            .iter()
+            .all(|(_, owner)| owner.share == UNPRIVILEGED_UID)
+    );
     // Another range, and a user in none.
     let other = Workload::start("steady", &["ms=1", "uid=165535", "describe=no"])?;
     lab.probes.set_subordinate_ids(&ids("65534:100000:65535"))?;
@@ -149,7 +163,7 @@ fn subordinate_ids_use_the_share_of_their_owner() -> Result<()> {
             .is_some_and(|budget| budget.owner.share == 0)
     );
     // Living executors keep their share.
-    ensure!(lab.probes.user(NOBODY)? == Some(held));
+    ensure!(lab.probes.user(UNPRIVILEGED_UID)? == Some(held));
     other.end()?;
     victim.end()?;
     crowd.end()
@@ -226,17 +240,24 @@ fn a_crowd_in_one_cgroup_refuses_no_other_cgroup_of_its_user() -> Result<()> {
     let wanted = 2 * configured;
     let mut crowd = Workload::start(
         "crowd",
-        &[&format!("executors={wanted}"), AS_NOBODY, "describe=no"],
+        &[
+            &format!("executors={wanted}"),
+            AS_UNPRIVILEGED,
+            "describe=no",
+        ],
     )?;
     cgroup.take(crowd.pid())?;
     crowd.run()?;
     lab.read()?;
-    let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
+    let held = lab
+        .probes
+        .user(UNPRIVILEGED_UID)?
+        .context("no row of the user")?;
     ensure!(
         (configured..wanted).contains(&held.rows.executors),
         "one cgroup may have the executors of the configuration: {held:?}"
     );
-    let victim = Workload::start("steady", &["ms=100", AS_NOBODY])?;
+    let victim = Workload::start("steady", &["ms=100", AS_UNPRIVILEGED])?;
     let executor = lab.executor(victim.pid())?;
     ensure!(lab.probes.budget(executor)?.is_some());
     victim.end()?;
@@ -332,7 +353,7 @@ fn greedy_processes_leave_contexts_for_another_user() -> Result<()> {
     };
     let mut attackers = Vec::new();
     for _ in 0..4 {
-        let mut attacker = Workload::start("contexts", &["pages=4096", AS_NOBODY])?;
+        let mut attacker = Workload::start("contexts", &["pages=4096", AS_UNPRIVILEGED])?;
         attacker.run()?;
         attackers.push(attacker);
     }
@@ -340,7 +361,10 @@ fn greedy_processes_leave_contexts_for_another_user() -> Result<()> {
     let said = victim.run()?;
     let executor = lab.executor(victim.pid())?;
     let totals = lab.totals(executor)?;
-    let held = lab.probes.user(NOBODY)?.context("no row of the user")?;
+    let held = lab
+        .probes
+        .user(UNPRIVILEGED_UID)?
+        .context("no row of the user")?;
     let attributed = all(&lab.faults(executor, |key| key.rdd_plus_one > 100));
     let refused = all(&totals.unattributed[Unattributed::TABLE_FULL.0 as usize]);
     println!("{held:?}; the victim: {attributed} attributed, {refused} without a row");
@@ -372,7 +396,7 @@ fn a_flood_of_facts_costs_another_user_none() -> Result<()> {
     let mut attackers = Vec::new();
     let mut theirs = Vec::new();
     for _ in 0..4 {
-        let attacker = Workload::start("flood", &["ms=4000", AS_NOBODY])?;
+        let attacker = Workload::start("flood", &["ms=4000", AS_UNPRIVILEGED])?;
         theirs.push(lab.executor(attacker.pid())?);
         attackers.push(attacker);
     }
@@ -434,7 +458,7 @@ fn samples_have_the_rate_of_their_executor_and_of_its_user() -> Result<()> {
     for _ in 0..4 {
         workloads.push(Workload::start(
             "touch_and_tell",
-            &["pages=20000", "facts=400", AS_NOBODY],
+            &["pages=20000", "facts=400", AS_UNPRIVILEGED],
         )?);
     }
     let start = Instant::now();

@@ -50,7 +50,7 @@ fn bpf_bytes(pid: u32) -> Result<u64> {
     Ok(bytes)
 }
 
-fn look(daemon: &Daemon) -> Result<Figures> {
+fn sample(daemon: &Daemon) -> Result<Figures> {
     let pid = daemon.pid();
     let entries = |name: &str| -> Result<u64> {
         Ok(fs::read_dir(format!("/proc/{pid}/{name}"))?.count() as u64)
@@ -69,10 +69,10 @@ fn look(daemon: &Daemon) -> Result<Figures> {
     ])
 }
 
-/// The medians of some looks.
-fn medians(looks: &[Figures]) -> Figures {
+/// The medians of some samples.
+fn medians(samples: &[Figures]) -> Figures {
     std::array::from_fn(|figure| {
-        let mut values: Vec<u64> = looks.iter().map(|look| look[figure]).collect();
+        let mut values: Vec<u64> = samples.iter().map(|sample| sample[figure]).collect();
         values.sort_unstable();
         values[values.len() / 2]
     })
@@ -116,7 +116,7 @@ fn what_the_daemon_holds_does_not_grow_with_what_came_and_went() -> Result<()> {
     churn.go()?;
     let start = Instant::now();
     let end = start + Duration::from_secs(seconds);
-    let (looks, files) = thread::scope(|scope| {
+    let (samples, files) = thread::scope(|scope| {
         let libraries = scope.spawn(|| {
             let mut files = 0;
             while Instant::now() < end {
@@ -127,21 +127,21 @@ fn what_the_daemon_holds_does_not_grow_with_what_came_and_went() -> Result<()> {
             }
             Ok::<_, anyhow::Error>(files)
         });
-        let mut looks = Vec::new();
+        let mut samples = Vec::new();
         while Instant::now() < end {
-            looks.push(look(&daemon)?);
+            samples.push(sample(&daemon)?);
             thread::sleep(LOOK_EVERY);
         }
         let files = libraries
             .join()
             .map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-        Ok::<_, anyhow::Error>((looks, files))
+        Ok::<_, anyhow::Error>((samples, files))
     })?;
     let said = churn.done()?;
-    let quarter = looks.len() / 4;
+    let quarter = samples.len() / 4;
     let (second, last) = (
-        medians(&looks[quarter..2 * quarter]),
-        medians(&looks[3 * quarter..]),
+        medians(&samples[quarter..2 * quarter]),
+        medians(&samples[3 * quarter..]),
     );
     println!("{said} and {files} library files in {seconds} s");
     for (figure, (name, may)) in GROWTH.iter().enumerate() {

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::attackers::{
-    Attackers, Counted, NOBODY, PER_SECOND, READ_LIMIT, Scene, cpu_us, phase, server_without_work,
+    Attackers, Counted, PER_SECOND, READ_LIMIT, Scene, UNPRIVILEGED_UID, cpu_us, phase,
+    server_without_work,
 };
 use smtt_tests::json::{number, sum};
 use smtt_tests::witness;
@@ -209,7 +210,7 @@ fn a_victim_beside_all_attackers_loses_nothing() -> Result<()> {
         println!("beside attackers: {beside}; {said}");
         if let Some(attackers) = &attackers {
             attackers.all_alive()?;
-            let theirs = dropped_of(&daemon, NOBODY)?;
+            let theirs = dropped_of(&daemon, UNPRIVILEGED_UID)?;
             println!("{theirs} facts of the attackers were dropped");
             ensure!(theirs > 0, "the attackers kept within their limits");
         }

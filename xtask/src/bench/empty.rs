@@ -30,7 +30,7 @@ const MASTER: &str = "local-cluster[1,2,1024]";
 /// Limit of a traced job's time, as a multiple of the untraced job's.
 const RATIO: f64 = 1.02;
 
-/// Whose CPU time is told apart.
+/// Processes whose CPU time is reported separately.
 const PARTS: [&str; 3] = ["driver", "executor", "daemon"];
 
 /// Seconds of a round.

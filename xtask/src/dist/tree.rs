@@ -19,7 +19,7 @@ use crate::paths::Paths;
 use crate::process::output;
 use crate::processor::Processor;
 
-/// Folders of the manual's output, and their places; the last part of a name says whether files change theirs.
+/// Folders of the manual's output, and their places; the last part of a name states whether files change theirs.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions"),
     ("zsh", "usr/share/zsh/vendor-completions"),

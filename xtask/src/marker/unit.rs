@@ -35,7 +35,7 @@ const ASKS_HADOOP: &str = "HistoryListenerTest";
 const SILENT: &str = "appender.none.type = Null\nappender.none.name = none\nrootLogger.level = off\nrootLogger.appenderRef.none.ref = none\n";
 /// The test that attaches the agent to its own JVM, and so changes the tests after it.
 const SELF_ATTACH: &str = "SelfAttachTest";
-/// Options of JVMs, whether the agent can attach itself there, and what the marker says where it cannot.
+/// Options of JVMs, whether the agent can attach itself there, and what the marker reports where it cannot.
 const ATTACHED_JVMS: [(&str, &str, bool); 4] = [
     ("-XX:+UseSerialGC", "", true),
     // The JVM handles no SIGQUIT, and listens from its start.

@@ -1,5 +1,5 @@
 //! Documents against the checkout: docs/ARCHITECTURE.md names each crate and module at its place, and no document names a
-//! file that is not there.
+//! file that does not exist.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Importers and a compaction of one application at the same time: one result, whoever is first.
+//! Importers and a compaction of one application at the same time: one result, whichever is first.
 
 use super::*;
 

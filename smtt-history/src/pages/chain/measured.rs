@@ -9,7 +9,7 @@ use super::super::shown::{Cell, bytes, count};
 use super::Asked;
 use crate::workers::{Files, Trouble};
 
-/// What the daemon says of an RDD on one executor.
+/// What the daemon reports of an RDD on one executor.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Row {

@@ -1,8 +1,8 @@
 //! The applications of a local store, those that changed last first. A folder's own time says when it changed: a part, a
 //! compaction and an import each rename something in it or give it its name.
 //!
-//! Writers add to no index: a question looks at the time of every folder, and reads documents only as far as its page needs
-//! them. What was read is kept in memory as long as the folder is the same.
+//! Writers add to no index: a request reads the modification time of every folder, and reads documents only as far as
+//! its page needs them. What was read is kept in memory as long as the folder is the same.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -104,7 +104,7 @@ impl Folder {
     }
 
     /// The document of a folder: `None` where it has no application, `Some(None)` where the document has more than `most`
-    /// bytes, cannot be read, or is of another application than the folder's name says.
+    /// bytes, cannot be read, or is of another application than the folder's name states.
     fn document(&self, folder: &Changed, most: usize) -> Option<Option<Arc<str>>> {
         let name = &folder.name;
         if let Some((state, text)) = self.known.get(name)

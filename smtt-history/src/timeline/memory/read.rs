@@ -173,7 +173,7 @@ impl Reading {
             let Some(kind) = LIMITS.iter().position(|(name, _)| *name == known.name) else {
                 continue;
             };
-            // Kinds 0 and 1 are both the heap: what the JVM says comes first and is exact.
+            // Kinds 0 and 1 are both the heap: what the JVM reports comes first and is exact.
             let is_known = |it: &Limit| it.kind == kind || it.kind + kind == 1;
             if limits.iter().any(is_known) {
                 continue;
@@ -236,7 +236,7 @@ fn moments(row: HistoryRow, boot_ms: i64, start: i64) -> (i64, Vec<Moment>) {
     (interval, all)
 }
 
-/// Ends what one daemon says where the next one begins, and finds times that are not measured.
+/// Ends what one daemon reports where the next one begins, and finds times that are not measured.
 fn gaps(histories: &mut [History]) -> Vec<Gap> {
     let mut gaps = Vec::new();
     for at in 0..histories.len() {

@@ -23,7 +23,7 @@ fn all_present(bytes: u64, node: u32) -> Seen {
     seen
 }
 
-/// One look, in which every owner was seen so.
+/// One pass, in which every owner was seen so.
 fn looked(targets: &Targets, seen: &Seen, time_ns: u64) -> Resolved {
     Resolved {
         time_ns,

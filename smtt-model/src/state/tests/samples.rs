@@ -18,7 +18,7 @@ fn objects(rdd: u32, partition: u32, from: u64) -> BlockFact {
     }
 }
 
-/// A look in which everything is in memory, each owner on the node of its number.
+/// A pass in which every page is in memory, each owner on the node of its number.
 fn look(state: &mut State) {
     let targets = state.targets(key(1));
     let bytes = |owner: usize| -> u64 {

@@ -43,7 +43,7 @@ pub const TASKS: Table = Table {
             "cpu_ns",
             Kind::Long,
             true,
-            "CPU time of the task's thread, as the kernel says",
+            "CPU time of the task's thread, as the kernel reports it",
         ),
         column(
             "allocated_bytes",

@@ -1,4 +1,4 @@
-//! Applications that never ran, of a size that nobody wants to wait for: a million tasks in one stage, and a log of some
+//! Generated applications that are too large to run in a benchmark: a million tasks in one stage, and a log of some
 //! gigabytes, which is compressed while it is written.
 
 use std::fs;
@@ -22,7 +22,7 @@ const MILLION_PAGE_MS: f64 = 150.0;
 pub(super) const RAW_TASKS: usize = 500_000;
 /// Time limit of an import, on a busy machine.
 const IMPORT_LIMIT: Duration = Duration::from_secs(1200);
-/// Pause between two looks at the memory of an import.
+/// Pause between two samples of the memory of an import.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// One stage with all tasks, as the page of 29,000 has it.
@@ -46,7 +46,7 @@ impl Bench<'_> {
             Running::start("the import", &mut import, &self.folder.join("import.log"))?;
         let mut most = 0;
         let status = loop {
-            // Its memory is gone before its status is there; the last look counts then.
+            // Its memory is gone before its status is there; the last sample counts then.
             most = witness::resident_peak_bytes(running.pid()).map_or(most, |it| most.max(it));
             if let Some(status) = running.poll()? {
                 break status;

@@ -85,7 +85,7 @@ final class Accounts {
     }
 
     /**
-     * The kernel adds to a running thread's CPU time at timer ticks and context switches only. Whoever asks for the
+     * The kernel adds to a running thread's CPU time at timer ticks and context switches only. A reader of the
      * time of a running thread makes it add what is missing, so that the kernel side reads all of it.
      */
     static void bringUpToDate() {

@@ -92,7 +92,7 @@ final class LibraryFile {
             try {
                 Files.createDirectory(folder, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
             } catch (FileAlreadyExistsException another) {
-                // Another JVM of this user was first, or whoever is found out below.
+                // Another JVM of this user was first, or another process, which the checks below find.
             }
         }
         // Another user's folder of that name in a shared place could hold that user's code.

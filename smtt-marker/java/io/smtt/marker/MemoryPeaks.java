@@ -65,8 +65,8 @@ public final class MemoryPeaks {
     private static int[] sparks;
     private static long told = System.nanoTime();
     private static final long[] COLLECTED = new long[COLLECTORS.size()];
-    /** Time of the last look at the collectors, or 0. This and the next two are of the thread that looks. */
-    private static long lookedBefore;
+    /** Time of the last sample of the collectors, or 0. This and the next two belong to the sampling thread. */
+    private static long sampledBefore;
     /** Bounds of what the JVM's times of collections lack to {@link System#nanoTime}. */
     private static long offsetLeast = Long.MIN_VALUE;
     private static long offsetMost = Long.MAX_VALUE;
@@ -286,7 +286,7 @@ public final class MemoryPeaks {
 
     /** After a collection: the heap was at its highest before it. */
     private static void collected() {
-        long looked = System.nanoTime();
+        long sampled = System.nanoTime();
         for (int i = 0; i < COLLECTED.length; i++) {
             GarbageCollectorMXBean collector = COLLECTORS.get(i);
             long count = collector.getCollectionCount();
@@ -300,7 +300,7 @@ public final class MemoryPeaks {
                 Warnings.once("the heap before a collection is unknown", otherJvm);
             }
         }
-        lookedBefore = looked;
+        sampledBefore = sampled;
     }
 
     /**
@@ -377,9 +377,9 @@ public final class MemoryPeaks {
 
         /**
          * Takes the used heap before the collector's last collection. The JVM counts its collections in milliseconds from
-         * a moment of its start that it tells nobody; what they lack to {@link System#nanoTime} follows from their ends:
-         * this one ended after the look before, and before now; and at the end that the tool interface reported, where
-         * that was its own.
+         * an origin at its start that it does not publish; what they lack to {@link System#nanoTime} follows from their
+         * ends: this one ended after the previous sample, and before now; and at the end that the tool interface
+         * reported, where that was its own.
          */
         static void seeLast(GarbageCollectorMXBean collector) {
             com.sun.management.GcInfo last = ((com.sun.management.GarbageCollectorMXBean) collector).getLastGcInfo();
@@ -392,8 +392,8 @@ public final class MemoryPeaks {
             }
             long end = last.getEndTime() * MS;
             offsetMost = Math.min(offsetMost, System.nanoTime() - end);
-            if (lookedBefore != 0) {
-                offsetLeast = Math.max(offsetLeast, lookedBefore - end - MS);
+            if (sampledBefore != 0) {
+                offsetLeast = Math.max(offsetLeast, sampledBefore - end - MS);
             }
             long told = SlotFile.collectionEnded();
             long offset = told == 0 ? offsetMost : Math.max(offsetLeast, Math.min(offsetMost, told - end));

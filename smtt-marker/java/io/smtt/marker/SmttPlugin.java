@@ -54,7 +54,7 @@ public final class SmttPlugin implements SparkPlugin {
         return env == null ? null : env.conf();
     }
 
-    /** Attaches the agent if it is not there. */
+    /** Attaches the agent if it is not loaded. */
     private static void attach() {
         try {
             SparkConf conf = conf();
