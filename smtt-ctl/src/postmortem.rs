@@ -1,5 +1,6 @@
 //! `smtt-ctl postmortem`: why executors died.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use smtt_machine::clock::now_unix_ns;
@@ -17,6 +18,8 @@ use crate::listing::on;
 use crate::output::Form;
 use crate::users;
 
+/// Workers that an error names at most.
+const NAMED: usize = 8;
 /// Columns of a text without a given width.
 const WIDTH: usize = 100;
 /// Levels of a curve.
@@ -93,7 +96,8 @@ pub(super) async fn run(
     Ok(Exit::Fine)
 }
 
-/// The report of the last death of an executor on any worker, or of the one with this id.
+/// The report of the last death of an executor, or of the one with this id, on the worker after `@`. Without one it is the
+/// only worker that has such a death: a worker is not believed about another one's executors.
 async fn of_workers(
     client: &Client,
     cluster: &Cluster,
@@ -101,15 +105,42 @@ async fn of_workers(
     query: &ListQuery,
 ) -> Result<Report, Failure> {
     let deaths: Deaths = client.ask("/v1/postmortem", query).await?;
-    let is_named =
-        |row: &&Row| row.id == executor || row.who.executor_id.as_deref() == Some(executor);
-    let named: Vec<&Row> = deaths.rows.iter().filter(is_named).collect();
+    let of = |executor: &str, worker: Option<&str>| -> Vec<&Row> {
+        let rows = deaths.rows.iter();
+        let is_named = |row: &&Row| {
+            (row.id == executor || row.who.executor_id.as_deref() == Some(executor))
+                && worker.is_none_or(|worker| row.who.worker.as_deref() == Some(worker))
+        };
+        rows.filter(is_named).collect()
+    };
+    let mut named = of(executor, None);
+    if named.is_empty()
+        && let Some((executor, worker)) = executor.rsplit_once('@')
+    {
+        named = of(executor, Some(worker));
+    }
     let Some(last) = named.iter().max_by_key(|row| row.died_unix_ms) else {
         return Err(Failure::Nothing(format!(
             "no executor {executor} has died on a worker that answers; {} others have: smtt-ctl postmortem lists them",
             deaths.rows.len()
         )));
     };
+    let workers: BTreeSet<&str> = named
+        .iter()
+        .filter_map(|row| row.who.worker.as_deref())
+        .collect();
+    if workers.len() > 1 {
+        return Err(Failure::Nothing(format!(
+            "executors of that name have died on {} workers: name one of {}",
+            workers.len(),
+            workers
+                .iter()
+                .take(NAMED)
+                .map(|worker| format!("{executor}@{worker}"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        )));
+    }
     if named.len() > 1 {
         say(&format!(
             "{} such executors have died; this is the last one: smtt-ctl postmortem lists them with their ids",

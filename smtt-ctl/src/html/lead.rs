@@ -25,6 +25,8 @@ struct Loss {
     what: &'static str,
     /// The stage or RDD with most of it.
     place: Option<(String, u64)>,
+    /// Whether it is of the stages on the page alone; otherwise of whole executors.
+    is_of_stages: bool,
 }
 
 /// Seconds with a precision that fits them.
@@ -64,6 +66,9 @@ fn said(line: &mut Markup, facts: &Facts, task_ns: u64, losses: &[Loss]) {
             facts.stages.len()
         ),
     };
+    // The task time is that of ended tasks, and running ones lose time, too.
+    let are_running = facts.stages.iter().any(|row| row.tasks_running > 0);
+    let has_share = |loss: &Loss| !are_running && (facts.has_all_stages || loss.is_of_stages);
     if task_ns == 0 {
         line.text("No task has ended yet, so no loss is known in seconds of task time.");
     } else {
@@ -78,18 +83,20 @@ fn said(line: &mut Markup, facts: &Facts, task_ns: u64, losses: &[Loss]) {
                 units::share(WORTH)
             ));
         } else {
-            line.text(&format!("Of {whole}, "));
+            line.text(&match are_running {
+                false => format!("Of {whole}, "),
+                true => format!("Beside {whole} that has ended, and in running tasks: "),
+            });
         }
         for (at, loss) in worth.iter().enumerate() {
             let error = loss
                 .error_ns
                 .map_or_else(String::new, |error| format!(" \u{b1} {}", seconds(error)));
             line.line("strong", &[], &format!("{}{error}", seconds(loss.ns)));
-            line.text(&format!(
-                " ({}) went to {}",
-                units::share(share(loss.ns)),
-                loss.what
-            ));
+            if has_share(loss) {
+                line.text(&format!(" ({})", units::share(share(loss.ns))));
+            }
+            line.text(&format!(" went to {}", loss.what));
             if let Some((place, ns)) = &loss.place {
                 line.text(", most in ");
                 line.claimed(place);
@@ -131,12 +138,13 @@ fn spilled(line: &mut Markup, facts: &Facts) {
 fn losses(facts: &Facts) -> (Vec<Loss>, Vec<&'static str>) {
     let mut losses = Vec::new();
     let mut unknown = Vec::new();
-    let mut add = |what, ns: Option<u64>, error_ns, place| match ns {
+    let mut add = |what, ns: Option<u64>, error_ns, place, is_of_stages| match ns {
         Some(ns) => losses.push(Loss {
             ns,
             error_ns,
             what,
             place,
+            is_of_stages,
         }),
         None => unknown.push(what),
     };
@@ -154,6 +162,7 @@ fn losses(facts: &Facts) -> (Vec<Loss>, Vec<&'static str>) {
             sum.reduce(u64::saturating_add),
             None,
             largest(facts, of),
+            true,
         );
     }
     let mut faults = FaultFigures::default();
@@ -163,6 +172,7 @@ fn losses(facts: &Facts) -> (Vec<Loss>, Vec<&'static str>) {
         faults.page_fault_time_ns,
         faults.page_fault_time_error_ns,
         faulting(facts),
+        true,
     );
     let executors = facts.application.executors.iter();
     let executors = executors.filter(|row| row.kind == ExecutorKind::Executor);
@@ -173,7 +183,13 @@ fn losses(facts: &Facts) -> (Vec<Loss>, Vec<&'static str>) {
         let spans = executors.clone().filter_map(|row| row.spans.get(name));
         // An executor has no such row until it has such a span: then nothing was lost.
         let sum = spans.map(|span| span.duration_ns);
-        add(what, Some(sum.fold(0, u64::saturating_add)), None, None);
+        add(
+            what,
+            Some(sum.fold(0, u64::saturating_add)),
+            None,
+            None,
+            false,
+        );
     }
     losses.sort_by_key(|loss| std::cmp::Reverse(loss.ns));
     (losses, unknown)

@@ -432,7 +432,23 @@ fn the_first_sentence_says_what_was_lost_where() {
     let page = document::page(&facts);
     assert!(page.contains("Not measured, so in no sum: waits for a disk."));
     facts.has_all_stages = false;
-    assert!(lead(&facts).starts_with("Of 40.0 s of task time of the 2 stages on this page, "));
+    let said = lead(&facts);
+    assert!(said.starts_with("Of 40.0 s of task time of the 2 stages on this page, "));
+    // Fetches are those of whole executors.
+    assert!(said.contains("1.9 s \u{b1} 0.1 s (4.8 %) went to page faults"));
+    assert!(
+        said.contains("0.8 s went to waits for shuffle data"),
+        "{said}"
+    );
+    facts.has_all_stages = true;
+    facts.stages[0].tasks_running = 99;
+    facts.stages[0].faults.page_fault_time_ns = Some(99_000 * MS);
+    let said = lead(&facts);
+    assert!(
+        said.starts_with("Beside 40.0 s of task time that has ended, and in running tasks: 99.0 s \u{b1} 0.1 s went to page faults"),
+        "{said}"
+    );
+    assert!(!said.contains('%'), "{said}");
 }
 
 #[test]

@@ -261,6 +261,7 @@ impl Screen {
         self.fields_of = None;
         self.rows.clear();
         self.before.clear();
+        self.before_total = None;
         Action::Ask
     }
 
@@ -384,10 +385,13 @@ impl Screen {
         }
         self.before = add_rates(&mut rows, &self.before, seconds);
         sort(&mut rows, self.order());
+        // A worker that is missing, or back, changes the total by all of its faults.
+        let are_same = answer.workers == self.workers;
         self.total_rate = answer
             .rows
             .summary
             .page_faults
+            .filter(|_| are_same)
             .and_then(|total| Some(total.saturating_sub(self.before_total?) as f64 / seconds?));
         self.before_total = answer.rows.summary.page_faults;
         self.before_at = Some(now);

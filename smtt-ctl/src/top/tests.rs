@@ -182,6 +182,31 @@ fn names(screen: &Screen) -> Vec<String> {
 }
 
 #[test]
+fn the_total_has_a_rate_only_beside_the_same_rows() {
+    let rate = |screen: &Screen| {
+        let lines = drawn(screen, 120, 24).join("\n");
+        lines.contains("1,000/s, unattributed")
+    };
+    assert!(rate(&screen()));
+    // The rows of another place have another total.
+    let mut other = screen();
+    assert_eq!(press(&mut other, "3"), Action::Ask);
+    let now = Instant::now();
+    other.apply(answer(1_000_000), now);
+    let line = drawn(&other, 120, 24).join("\n");
+    assert!(!line.contains("/s, unattributed"), "{line}");
+    // So have those of another number of workers.
+    let mut cluster = Screen::new(Filters::default(), true);
+    for (at, workers) in [(0, "4 of 4"), (2, "3 of 4"), (4, "3 of 4")] {
+        let mut rows = answer(500 + at * 1000);
+        rows.workers = Some(workers.to_owned());
+        cluster.apply(rows, now + Duration::from_secs(at));
+        let line = drawn(&cluster, 120, 24).join("\n");
+        assert_eq!(line.contains("/s, unattributed"), at == 4, "{line}");
+    }
+}
+
+#[test]
 fn keys_end_it_switch_and_choose() {
     let mut screen = screen();
     assert_eq!(press(&mut screen, "q"), Action::Quit);

@@ -427,8 +427,15 @@ fn the_page_of_a_death_comes_from_the_worker_where_it_was() {
         }
         daemon.shared.set_keeper(Arc::new(keeper));
     }
-    let last = workers.json(&["postmortem", "7", "--json"]);
     let name = workers.ports[1].address.to_string();
+    // Each worker's claim stands beside that of the other.
+    let output = workers.ctl(&workers.addresses(), &["postmortem", "7"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("on 2 workers"), "{said}");
+    assert!(said.contains(&format!("7@{name}")), "{said}");
+    let named = format!("7@{name}");
+    let last = workers.json(&["postmortem", &named, "--json"]);
     assert_eq!(
         (&last["id"], &last["worker"]),
         (&json!("030-7"), &json!(name))
@@ -445,8 +452,8 @@ fn the_page_of_a_death_comes_from_the_worker_where_it_was() {
         said.contains("heap_exhausted") && said.contains(&workers.ports[0].address.to_string()),
         "{said}"
     );
-    let output = workers.ctl(&workers.addresses(), &["postmortem", "7"]);
-    assert!(text(&output.stderr).contains("2 such executors have died"));
+    let output = workers.ctl(&workers.addresses(), &["postmortem", "7@192.0.2.1:1"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
     let output = workers.ctl(&workers.addresses(), &["postmortem", "99"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(text(&output.stderr).contains("3 others have"), "{output:?}");

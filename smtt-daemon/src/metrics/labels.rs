@@ -29,7 +29,12 @@ impl Labels {
     pub(super) fn value(&self, label: &str, value: &str, user: &str, names: Names) -> String {
         match (label, names) {
             (
-                "application_name" | "queue" | "kubernetes_namespace" | "kubernetes_pod",
+                // YARN's name of a container has the application's id.
+                "application_name"
+                | "queue"
+                | "kubernetes_namespace"
+                | "kubernetes_pod"
+                | "container_id",
                 Names::Hidden,
             ) => String::new(),
             ("rdd", Names::Hidden) if !matches!(value, "" | "none" | "other") => {

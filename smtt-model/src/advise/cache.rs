@@ -120,15 +120,17 @@ impl Rdd<'_> {
     }
 }
 
-/// More memory for blocks: room for all of the RDD's partitions, at the mean size of its blocks in memory. Blocks were pushed
-/// out, so what the executors held at most is the room that their heaps give.
+/// More memory for blocks: room for the RDD's blocks that left memory here and are not back, at the mean size of those in
+/// memory. Blocks were pushed out, so what the executors held at most is the room that their heaps give.
 fn more_storage(rdd: &Rdd<'_>, view: &View) -> Remedy {
     let partitions = rdd.rows.iter().filter_map(|row| row.partitions).max();
     let cached = rdd.sum(|row| row.partitions_cached);
     let held = rdd.sum(|row| row.storage_memory_bytes);
+    let gone = rdd.sum(|row| row.blocks_evicted);
+    let gone = gone.saturating_sub(rdd.sum(|row| row.blocks_stored_again));
     let missing = partitions
         .filter(|_| cached > 0)
-        .map(|all| (held / cached).saturating_mul(all.saturating_sub(cached)));
+        .map(|all| (held / cached).saturating_mul(all.saturating_sub(cached).min(gone)));
     let room = view
         .executors
         .iter()
@@ -141,8 +143,8 @@ fn more_storage(rdd: &Rdd<'_>, view: &View) -> Remedy {
             let wanted = (wanted / f64::from(1 << 20)).ceil() as u64;
             remedy(
                 &format!(
-                    "More memory for blocks, or more executors: its other partitions would take {} at the mean size of those in \
-                     memory, less what other workers hold, and the {} executors here had room for {} in heaps of {}:",
+                    "More memory for blocks, or more executors: its blocks that left memory here and are not back would take {} \
+                     at the mean size of those in memory, and the {} executors here had room for {} in heaps of {}:",
                     units::bytes(missing),
                     view.executors.len(),
                     units::bytes(room),
@@ -153,7 +155,7 @@ fn more_storage(rdd: &Rdd<'_>, view: &View) -> Remedy {
         }
         _ => remedy(
             "More memory for blocks: a larger spark.memory.fraction or spark.executor.memory, or more executors. How much is \
-             not known: all or none of its blocks are in memory now, or the number of its partitions did not come",
+             not known: no block of it is in memory now, all are back, or the number of its partitions did not come",
             &[],
         ),
     }

@@ -265,13 +265,22 @@ fn blocks_that_come_back_are_found_by_their_share() {
         last.lines.is_empty() && last.why.contains("spark.memory.fraction"),
         "{last:?}"
     );
-    // Four of eight partitions have 128 MiB, and a heap of 1 GiB had room for 256 MiB.
+    // Four of eight partitions have 128 MiB, the others left memory here, and a heap of 1 GiB had room for 256 MiB.
     view.rdds[0].partitions = Some(8);
+    view.rdds[0].blocks_evicted = view.rdds[0].blocks_stored_again + 4;
     view.executors[0].storage_memory_peak_bytes = 256 * MIB;
     let advice = advise(&view, &around());
     let finding = found(&advice, "evicted_and_stored_again").expect("found");
     let said = lines(finding);
     assert!(said.contains("spark.executor.memory  1536m"), "{said}");
+    // What other workers hold takes no memory here.
+    view.rdds[0].blocks_evicted = view.rdds[0].blocks_stored_again + 1;
+    let fewer = advise(&view, &around());
+    let fewer = found(&fewer, "evicted_and_stored_again").expect("found");
+    assert!(
+        lines(fewer).contains("spark.executor.memory  1152m"),
+        "{fewer:?}"
+    );
     assert_eq!(finding.saving, None);
     view.rdds[0].blocks_stored_again_ns = Some(3_000_000_000);
     let advice = advise(&view, &around());

@@ -157,7 +157,7 @@ impl State {
         };
         let before = child
             .as_ref()
-            .and_then(|child| notes.before_child(child.what.pid));
+            .and_then(|child| notes.before_child(child.time_ns));
         let usage = before.map_or(&row.usage, |before| &before.usage);
         let memory = memory_row(row, usage, died_ns);
         Some(Case {

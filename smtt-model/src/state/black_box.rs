@@ -23,6 +23,8 @@ const NOTES: usize = 8;
 const TASKS: usize = 32;
 /// Threads whose task is known.
 const THREADS: usize = 1024;
+/// A snapshot holds for the ends of further children in this time, in nanoseconds.
+const SNAPSHOT_NS: u64 = 1_000_000_000;
 /// Children of one executor whose deaths are reported.
 const CHILD_DEATHS: usize = 16;
 
@@ -216,8 +218,8 @@ pub struct LastMoment {
 /// What was known when a child of a living executor ended by a signal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastBefore {
-    /// Process id of the child.
-    pid: u32,
+    /// When the child ended, in nanoseconds of the boot clock.
+    time_ns: u64,
     /// What the executor held and ran.
     pub last: LastMoment,
     /// Where its memory was.
@@ -310,12 +312,15 @@ impl BlackBox {
         self.samples.push_back(sample.into());
     }
 
-    /// What was known when this child ended; `None` where another one has ended since.
+    /// What was known when a child ended at that time, or up to [`SNAPSHOT_NS`] before; `None` where a later child's end
+    /// replaced it.
     #[must_use]
-    pub fn before_child(&self, pid: u32) -> Option<&LastBefore> {
-        self.before_child
-            .as_deref()
-            .filter(|before| before.pid == pid)
+    pub fn before_child(&self, ended_ns: u64) -> Option<&LastBefore> {
+        let holds = |before: &&LastBefore| {
+            let age = ended_ns.checked_sub(before.time_ns);
+            age.is_some_and(|age| age < SNAPSHOT_NS)
+        };
+        self.before_child.as_deref().filter(holds)
     }
 
     /// The task of a thread.
@@ -467,11 +472,12 @@ impl Executor {
                     end: (**end).clone(),
                 };
                 let text = child.end.name.capacity();
-                let pid = child.pid;
                 let note = noted(time_ns, None, child);
                 keep(&mut notes.child_ends, note, text, NOTES, caps);
-                if notes.children_told.len() < CHILD_DEATHS {
-                    self.see_before_child(pid, time_ns, caps);
+                // Children that end by the hundred share a snapshot: each goes over all tasks.
+                let is_told = notes.children_told.len() < CHILD_DEATHS;
+                if is_told && notes.before_child(time_ns).is_none() {
+                    self.see_before_child(time_ns, caps);
                 }
             }
             _ => {}
@@ -485,9 +491,9 @@ impl Executor {
     }
 
     /// Keeps what the executor holds and runs when a child ends: soon its task has ended too.
-    fn see_before_child(&mut self, pid: u32, now_ns: u64, caps: &Caps) {
+    fn see_before_child(&mut self, now_ns: u64, caps: &Caps) {
         let before = LastBefore {
-            pid,
+            time_ns: now_ns,
             last: self.last_moment(now_ns),
             usage: self.usage.clone(),
         };

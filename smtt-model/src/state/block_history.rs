@@ -31,7 +31,7 @@ pub struct BlockHistory {
 
 impl BlockHistory {
     /// Counts a report of a block. `known`: the block is in memory already; `left`: its partition had left memory
-    /// before; `took_ns`: the time since its task began.
+    /// before; `took_ns`: the time since its task began or stored another such block.
     pub(super) fn stored(
         &mut self,
         fact: &BlockFact,

@@ -142,12 +142,15 @@ impl Executor {
                 let left = self.left_partitions.take(&fact, known);
                 let task = fact
                     .task_attempt_id
-                    .and_then(|id| self.tasks.tasks.get(&id));
-                let stage = task.and_then(|task| task.stage);
-                let begun = task.filter(|task| !task.start_is_late);
-                let took_ns = begun
-                    .and_then(|task| task.start_ns)
-                    .map(|start| now_ns.saturating_sub(start));
+                    .and_then(|id| self.tasks.tasks.get_mut(&id));
+                let stage = task.as_ref().and_then(|task| task.stage);
+                let took_ns = task.filter(|_| left).and_then(|mut task| {
+                    // A task that stores many blocks again took the time of each once.
+                    let begun = task.start_ns.filter(|_| !task.start_is_late)?;
+                    let begun = begun.max(task.stored_again_ns);
+                    task.stored_again_ns = now_ns;
+                    Some(now_ns.saturating_sub(begun))
+                });
                 let (mut rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps);
                 rdd.block_history
                     .stored(&fact, known, left, now_ns, took_ns);

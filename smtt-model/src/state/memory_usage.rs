@@ -305,9 +305,12 @@ impl State {
 }
 
 /// The container whose cgroup has this path: an id of 64 hexadecimal digits (`/kubepods/pod.../ID`,
-/// `.../docker-ID.scope`), or a container of YARN (`/hadoop-yarn/container_...`).
+/// `.../docker-ID.scope`), or a container of YARN (`/hadoop-yarn/container_...`). Of nested ones it is the outermost, because
+/// a container names those inside. What a user's own service manager runs (`user@1000.service/...`) is named by that user and
+/// counts as none.
 pub(super) fn container_id(path: &str) -> Option<&str> {
-    path.split('/').rev().find_map(|name| {
+    let of_machine = |name: &&str| !name.starts_with("user@");
+    path.split('/').take_while(of_machine).find_map(|name| {
         let name = name.strip_suffix(".scope").unwrap_or(name);
         let is_yarn = name.strip_prefix("container_").is_some_and(|rest| {
             rest.starts_with(|first: char| first == 'e' || first.is_ascii_digit())
@@ -334,9 +337,13 @@ mod tests {
             format!("kubepods.slice/kubepods-pod5f7b.slice/cri-containerd-{id}.scope"),
             format!("system.slice/docker-{id}.scope"),
             format!("machine.slice/libpod-{id}.scope/container"),
+            format!("system.slice/docker-{id}.scope/docker/{}", "0".repeat(64)),
         ] {
             assert_eq!(container_id(&path), Some(id), "{path}");
         }
+        let claimed =
+            format!("user.slice/user-1000.slice/user@1000.service/app.slice/docker-{id}.scope");
+        assert_eq!(container_id(&claimed), None);
         let yarn = "container_e17_1410901177871_0001_01_000005";
         assert_eq!(container_id(&format!("hadoop-yarn/{yarn}")), Some(yarn));
         for path in [

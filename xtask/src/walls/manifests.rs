@@ -91,6 +91,7 @@ const WALLS: [Wall; 15] = [
         ours: &[
             "smtt-common",
             "smtt-config",
+            "smtt-ctl",
             "smtt-daemon",
             "smtt-history",
             "smtt-machine",

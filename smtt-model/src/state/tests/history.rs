@@ -228,3 +228,27 @@ fn what_becomes_of_blocks_is_in_the_row_of_their_rdd() {
     tell(&mut state, 1, 6, blind);
     assert_eq!(row(&state).block_reads, None);
 }
+
+#[test]
+fn a_task_that_stores_many_blocks_again_took_the_time_once() {
+    let mut state = State::new(Limits::default());
+    tell(&mut state, 1, S, described("app-1", "1"));
+    for partition in 0..4 {
+        tell(&mut state, 1, S, stored(block(7, partition, 1000, &[])));
+        let removed = BlockRemoved {
+            block_id: format!("rdd_7_{partition}"),
+            rdd_id: Some(7),
+            partition: Some(partition),
+            ..BlockRemoved::default()
+        };
+        tell(&mut state, 1, S, Fact::BlockRemoved(removed));
+    }
+    tell(&mut state, 1, 10 * S, started(1, 3));
+    for partition in 0..4 {
+        let now = (11 + u64::from(partition)) * S;
+        tell(&mut state, 1, now, stored(block(7, partition, 1000, &[])));
+    }
+    let row = the_rdd(&state, 1, 7);
+    assert_eq!(row.blocks_stored_again, 4);
+    assert_eq!(row.blocks_stored_again_ns, Some(4 * S));
+}

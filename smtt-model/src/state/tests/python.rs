@@ -141,6 +141,53 @@ fn a_signal_of_the_kernel_is_none_of_the_process_that_it_ran_in() {
 }
 
 #[test]
+fn children_that_end_together_share_one_snapshot() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "1"));
+    tell(&mut state, 1, S, started(1, 3));
+    let end = ProcessEnd {
+        status: 9,
+        peak_rss_bytes: 1,
+        name: "python3".into(),
+    };
+    let gone = || Fact::ProcessGone {
+        exec: false,
+        is_executor: false,
+        end: Some(Box::new(end.clone())),
+    };
+    for (pid, time_ns) in [(500, 2 * S), (501, 2 * S + S / 2), (502, 3 * S)] {
+        tell(
+            &mut state,
+            1,
+            time_ns,
+            Fact::ProcessForked { child_pid: pid },
+        );
+        of_process(&mut state, pid, time_ns, gone());
+        // With a snapshot for each, the next child would see one task more.
+        let task = u64::from(pid);
+        tell(&mut state, 1, time_ns, started(task, 3));
+    }
+    let due = state.deaths_due(3 * S);
+    let running: Vec<u64> = due
+        .iter()
+        .map(|(executor, child)| {
+            let case = state.case(*executor, child.clone()).expect("a case");
+            case.last.running
+        })
+        .collect();
+    // The snapshot of the first two was replaced by that of the third; they have what runs when they are judged.
+    assert_eq!(running, [4, 4, 3]);
+    let before = |time_ns| {
+        let notes = &state.executors()[&key(1)].black_box;
+        notes
+            .before_child(time_ns)
+            .map(|before| before.last.running)
+    };
+    assert_eq!(before(3 * S + S / 2), Some(3));
+    assert_eq!((before(2 * S + S / 2), before(4 * S)), (None, None));
+}
+
+#[test]
 fn a_stage_and_its_job_have_what_the_processes_held_while_it_ran() {
     let mut state = state();
     tell(&mut state, 1, S, described("app-1", "1"));
