@@ -2,8 +2,9 @@
 //!
 //! A listener reads a web configuration in the form of Prometheus exporters ([`config`]). It speaks [`tls`], whose files may
 //! be renewed while it runs, authenticates [`users`] and bearers of [`tokens`] ([`guard`]), and limits its [`connections`].
-//! [`holding()`] keeps a permit until an answer is sent. This crate knows nothing of what is served.
+//! [`holding()`] keeps a permit until an answer is sent; [`coding`] reads which content codings a client accepts. This crate knows nothing of what is served.
 
+pub mod coding;
 pub mod config;
 pub mod connections;
 pub mod guard;

@@ -1,33 +1,37 @@
 //! A real Prometheus scrapes the daemon's server while a replayed job runs 500 short queries: its increases have every
-//! page fault, its series stay few, and the rules, the alerts and the dashboard of `packaging` ask what is there.
+//! page fault, its series stay few, and the rules, the alerts and the dashboard of `packaging` ask what is there. What
+//! crosses the connection is compressed.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_daemon::metrics::{KeyLimits, MetricsSettings, Names, accountant};
+use smtt_daemon::postmortem::keeper::Keeper;
 use smtt_daemon::server::{self, ControlSocket, Sources};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_machine::clock::now_boot_ns;
 use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
+use smtt_model::ledger::{DecodeCounts, SourceCounts};
+use smtt_model::postmortem::{Report, Row, Verdict as Death};
 use smtt_model::readings::Readings;
-use smtt_model::state::Limits;
+use smtt_model::state::{CgroupMemory, KernelMemory, Limits, ProcessMemory};
 use smtt_model::verdict::{Verdict, VerdictState};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use xtask::http;
 use xtask::paths::Paths;
-use xtask::process::{Running, free_port, wait_for};
+use xtask::process::{Running, free_port, output, wait_for};
 use xtask::setup::prometheus;
 
 /// Queries of the job, and time of one.
@@ -95,6 +99,7 @@ impl Job<'_> {
         let mut counters: ExecutorCounters = state.executors()[&executor].counters;
         counters.attributed.read += growth.read;
         counters.attributed.write += growth.write;
+        counters.unattributed[0].read += 1;
         let readings = Readings {
             contexts: vec![(context, growth)],
             executors: vec![(executor, counters)],
@@ -150,6 +155,68 @@ impl Job<'_> {
     }
 }
 
+/// What passed between Prometheus and the daemon.
+#[derive(Clone, Copy, Debug, Default)]
+struct Passed {
+    scrapes: usize,
+    /// Scrapes that asked for gzip and got it.
+    compressed: usize,
+    bytes: usize,
+}
+
+/// A listener before the daemon's that sees what passes.
+struct Relay {
+    address: SocketAddr,
+    passed: Arc<Mutex<Passed>>,
+}
+
+impl Relay {
+    fn start(to: SocketAddr) -> Result<Self> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let passed = Arc::new(Mutex::new(Passed::default()));
+        let noted = Arc::clone(&passed);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // A daemon that is gone refuses, and so does the relay, by closing.
+                let _ = relay(client, to, &noted);
+            }
+        });
+        Ok(Self { address, passed })
+    }
+
+    fn passed(&self) -> Passed {
+        *self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Passes one request and its answer; the daemon's connections have no more.
+fn relay(mut client: TcpStream, to: SocketAddr, noted: &Mutex<Passed>) -> std::io::Result<()> {
+    let mut server = TcpStream::connect(to)?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte)?;
+        head.extend_from_slice(&byte);
+    }
+    server.write_all(&head)?;
+    let mut answer = Vec::new();
+    server.read_to_end(&mut answer)?;
+    let asked = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    let begin = &answer[..answer.len().min(1000)];
+    let given = String::from_utf8_lossy(begin).to_ascii_lowercase();
+    let is_gzip =
+        asked.contains("\naccept-encoding: gzip") && given.contains("\ncontent-encoding: gzip\r");
+    {
+        let mut passed = noted.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.scrapes += 1;
+        passed.compressed += usize::from(is_gzip);
+        passed.bytes += answer.len();
+    }
+    client.write_all(&answer)?;
+    client.shutdown(Shutdown::Both)
+}
+
 /// A Prometheus, and its port.
 struct Prometheus {
     _running: Running,
@@ -157,12 +224,19 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    fn start(programs: &Path, packaging: &Path, folder: &Path, target: SocketAddr) -> Result<Self> {
+    /// `more` are further keys of the scrape job.
+    fn start(
+        programs: &Path,
+        packaging: &Path,
+        folder: &Path,
+        target: SocketAddr,
+        more: &str,
+    ) -> Result<Self> {
         let rules = ["recording.yml", "alerts.yml"].map(|name| packaging.join(name));
         let config = format!(
             "global: {{scrape_interval: 5s, scrape_timeout: 5s, evaluation_interval: 1s}}\n\
              rule_files: [{:?}, {:?}]\n\
-             scrape_configs:\n  - job_name: smtt\n    static_configs: [{{targets: [\"{target}\"]}}]\n",
+             scrape_configs:\n  - job_name: smtt\n    static_configs: [{{targets: [\"{target}\"]}}]\n{more}",
             rules[0], rules[1]
         );
         let path = folder.join("prometheus.yml");
@@ -329,6 +403,93 @@ fn increases(prometheus: &Prometheus, all: &[u64], at: f64) -> Result<()> {
     Ok(())
 }
 
+/// Alerts that [`troubles`] must make, pending or firing.
+const ALERTS: [&str; 5] = [
+    "SmttProbeDown",
+    "SmttEventsLost",
+    "SmttLedgerInconsistent",
+    "SmttExecutorDiedOfMemory",
+    "SmttExecutorNearMemoryLimit",
+];
+/// Recording rules with results in this test. Its blocks are not read, so the share of remote reads has none.
+const RECORDED: [&str; 5] = [
+    "application_rdd:smtt_page_faults:rate5m",
+    "application:smtt_page_faults:rate5m",
+    "application:smtt_unattributed_page_faults:ratio_rate5m",
+    "application_rdd:smtt_storage_memory_bytes:sum",
+    "instance:smtt_events_lost:rate5m",
+];
+
+/// What the alerts are for: a probe that is not attached, records that are lost with and without an explanation, an
+/// executor that died of memory, and one that is close to its limit.
+fn troubles(shared: &Shared) {
+    let mut verdicts = shared.probes();
+    verdicts.push(Verdict {
+        name: "fork".to_owned(),
+        hook: String::new(),
+        verdict: VerdictState::Broken,
+        reason: "refused".to_owned(),
+    });
+    shared.set_verdicts(verdicts);
+    let source = SourceCounts {
+        taken: 100,
+        malformed: 10,
+    };
+    let decode = DecodeCounts {
+        attempted: 100,
+        decoded: 90,
+        ..DecodeCounts::default()
+    };
+    shared.tick(source, &decode);
+    let keeper = Arc::new(Keeper::new(None));
+    shared.set_keeper(Arc::clone(&keeper));
+    keeper.add(Report {
+        row: Row {
+            verdict: Death::OomKilledCgroup,
+            ..Row::default()
+        },
+        ..Report::default()
+    });
+    let kernel = KernelMemory {
+        process: ProcessMemory {
+            resident_bytes: 96 << 20,
+            ..ProcessMemory::default()
+        },
+        cgroup: Some(CgroupMemory {
+            version: 2,
+            limit_bytes: Some(100 << 20),
+            ..CgroupMemory::default()
+        }),
+        ..KernelMemory::default()
+    };
+    shared.state().set_memory(1, kernel, now_boot_ns());
+}
+
+/// The metrics as curl unpacks them: those that others of the same second get as they are.
+fn compressed(address: SocketAddr, file: &Path) -> Result<String> {
+    for _ in 0..20 {
+        let url = format!("http://{address}/metrics");
+        let head = output(
+            Command::new("curl")
+                .args(["--silent", "--show-error", "--fail", "--compressed"])
+                .args(["--dump-header", "-", "--output"])
+                .arg(file)
+                .arg(url),
+        )?;
+        ensure!(
+            head.to_ascii_lowercase()
+                .contains("\ncontent-encoding: gzip"),
+            "{head}"
+        );
+        let unpacked = fs::read_to_string(file)?;
+        // The time that an answer took is in it.
+        if unpacked == http::get(address.port(), "/metrics")? {
+            return Ok(unpacked);
+        }
+    }
+    bail!("no compressed answer is the one that a client without compression gets");
+}
+
 #[test]
 fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     let paths = Paths::find()?;
@@ -370,7 +531,8 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     accountant::spawn(exporter, Arc::clone(&shared), move || {
         until.load(Ordering::Relaxed)
     });
-    let prometheus = Prometheus::start(&programs, &packaging, folder.path(), address)?;
+    let relay = Relay::start(address)?;
+    let prometheus = Prometheus::start(&programs, &packaging, folder.path(), relay.address, "")?;
 
     let mut job = Job {
         shared: &shared,
@@ -409,6 +571,7 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     ensure!(active < 1500, "{active} series");
     ensure!(per_minute < 20.0, "{per_minute} new series a minute");
 
+    troubles(&shared);
     // Applications that end before the second scrape.
     for application in 1..=SHORT {
         let executor = 10 + application;
@@ -437,12 +600,29 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
             !prometheus.ask(unread, None)?.is_empty(),
             "no alert for the unread cache"
         );
-        let recorded = prometheus.ask("application_rdd:smtt_page_faults:rate5m > 0", None)?;
-        ensure!(!recorded.is_empty(), "the recording rules have no result");
+        for alert in ALERTS {
+            let rows = prometheus.ask(&format!("ALERTS{{alertname={alert:?}}}"), None)?;
+            ensure!(!rows.is_empty(), "no alert {alert}");
+        }
+        for rule in RECORDED {
+            let rows = prometheus.ask(&format!("{rule} > 0"), None)?;
+            ensure!(!rows.is_empty(), "the recording rule {rule} has no result");
+        }
         Ok(())
     })?;
 
-    let text = http::get(address.port(), "/metrics")?;
+    let text = compressed(address, &folder.path().join("compressed"))?;
+    let passed = relay.passed();
+    let mean = passed.bytes as f64 / passed.scrapes as f64;
+    println!(
+        "{} of {} scrapes were compressed; {mean:.0} bytes on average, the last text has {}",
+        passed.compressed,
+        passed.scrapes,
+        text.len()
+    );
+    ensure!(passed.scrapes > 5, "{passed:?}");
+    ensure!(passed.compressed == passed.scrapes, "{passed:?}");
+    ensure!(5.0 * mean < text.len() as f64, "{passed:?}");
     promtool(&programs, &packaging, &["check", "metrics"], &text)?;
     let there: BTreeSet<&str> = text
         .lines()
@@ -465,6 +645,11 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     })?;
     ended.store(true, Ordering::Relaxed);
     stop.send(true).context("the server ended by itself")?;
+    settled("a daemon that is gone is an alert", &|| {}, || {
+        let down = prometheus.ask("ALERTS{alertname=\"SmttDaemonDown\"}", None)?;
+        ensure!(!down.is_empty(), "no alert for the daemon");
+        Ok(())
+    })?;
     drop(prometheus);
     Ok(())
 }

@@ -17,6 +17,7 @@ use smtt_model::protocol::{FollowQuery, Histories, ListQuery, order};
 use smtt_model::rows::{Filter, Listing, PagesBy, WorkBy};
 use smtt_model::sort::{Keys, Sort, SortError};
 use smtt_model::state::State;
+use smtt_web::coding::Accepted;
 use smtt_web::connections::Endless;
 use smtt_web::guard::{add_headers, admit};
 
@@ -27,7 +28,7 @@ use super::lines::Lines;
 use super::report::report;
 use super::rows::Rows;
 use super::runs::Runs;
-use super::scrape::Scrapes;
+use super::scrape::{Scrapes, Wanted};
 use super::summaries::{ended_tasks, summaries, work};
 use super::{Sources, Web};
 use crate::advice::advice;
@@ -500,11 +501,21 @@ async fn metrics(Extract(service): ServiceState, headers: HeaderMap) -> Response
         web,
         ..
     } = service;
-    let scrape = move || exporter.scrape(&shared, format, web.names, web.reader);
-    match scrapes.answer(format, web.names, web.reader, scrape).await {
+    let wanted = Wanted {
+        format,
+        names: web.names,
+        reader: web.reader,
+    };
+    let is_gzip = Accepted::of(&headers).prefers("gzip");
+    let scrape = move || exporter.scrape(&shared, format, wanted.names, wanted.reader);
+    match scrapes.answer(wanted, is_gzip, scrape).await {
         Ok(pieces) => {
-            let content_type = [(header::CONTENT_TYPE, format.content_type())];
-            (content_type, Body::new(pieces)).into_response()
+            let of_all = [
+                (header::CONTENT_TYPE, format.content_type()),
+                (header::VARY, "accept, accept-encoding"),
+            ];
+            let coding = is_gzip.then_some([(header::CONTENT_ENCODING, "gzip")]);
+            (of_all, coding, Body::new(pieces)).into_response()
         }
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,

@@ -1,6 +1,7 @@
 //! The interface over a real Unix socket, with the client of `smtt-ctl`.
 
 mod api;
+mod compressed;
 mod follow;
 mod limits;
 

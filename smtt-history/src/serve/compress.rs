@@ -14,6 +14,7 @@ use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::body::Frame;
+use smtt_web::coding::Accepted;
 use smtt_web::holding;
 use tokio::sync::Semaphore;
 use zstd::stream::write::Encoder as ZstdEncoder;
@@ -56,25 +57,10 @@ impl Coding {
 
     /// The coding that a client prefers; `None` where it accepts none of them.
     fn accepted(headers: &HeaderMap) -> Option<Self> {
-        let lines = headers.get_all(header::ACCEPT_ENCODING).iter();
-        let listed: Vec<(&str, f32)> = lines
-            .filter_map(|line| line.to_str().ok())
-            .flat_map(|line| line.split(','))
-            .map(|item| {
-                let (name, weight) = item.split_once(';').unwrap_or((item, "q=1"));
-                let weight = weight.trim().strip_prefix("q=");
-                let weight = weight.and_then(|weight| weight.trim().parse().ok());
-                (name.trim(), weight.unwrap_or(0.0))
-            })
-            .collect();
-        let weight = |name: &str| {
-            let named = listed
-                .iter()
-                .find(|(listed, _)| listed.eq_ignore_ascii_case(name));
-            let any = listed.iter().find(|(listed, _)| *listed == "*");
-            named.or(any).map_or(0.0, |(_, weight)| *weight)
-        };
-        let all = Self::ALL.into_iter().map(|it| (weight(it.name()), it));
+        let listed = Accepted::of(headers);
+        let all = Self::ALL
+            .into_iter()
+            .map(|it| (listed.weight(it.name()), it));
         let accepted = all.filter(|(weight, _)| *weight > 0.0);
         accepted
             .max_by(|(left, first), (right, second)| left.total_cmp(right).then(first.cmp(second)))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use xtask::paths::Paths;
 use xtask::process::output;
 use xtask::setup::validators;
@@ -149,6 +149,66 @@ fn the_daemon_of_the_base_has_what_the_unit_gives() -> Result<()> {
     )?;
     ensure!(said.contains("configuration is good"), "{said}");
     ensure!(fs::read_to_string(&file)?.contains("\"0.0.0.0:10871\""));
+    Ok(())
+}
+
+/// `smtt-ctl --cluster kubernetes:` has the rights that it uses and no other; the daemon has none.
+#[test]
+fn the_client_of_the_base_may_list_endpoints_and_nothing_else() -> Result<()> {
+    let (paths, base) = base()?;
+    let of = |name: &str| yaml(&paths, &base.join(name));
+    let (role, binding) = (of("client-role.yaml")?, of("client-rolebinding.yaml")?);
+    let account = of("client-serviceaccount.yaml")?;
+    let rights = json!([{
+        "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"],
+    }]);
+    ensure!(role["rules"] == rights, "{}", role["rules"]);
+    ensure!(role["kind"] == "Role", "rights in one namespace");
+    // It is all that the client asks for.
+    let client = paths.root.join("smtt-ctl/src/cluster/kubernetes.rs");
+    let client = fs::read_to_string(client)?;
+    let asked: Vec<&str> = client
+        .split("\"/api")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('?').map(|(path, _)| path))
+        .collect();
+    ensure!(
+        asked == ["s/discovery.k8s.io/v1/namespaces/{}/endpointslices"],
+        "{asked:?}"
+    );
+
+    let metadata = |of: &Value| {
+        [
+            of["metadata"]["name"].clone(),
+            of["metadata"]["namespace"].clone(),
+        ]
+    };
+    let namespace = yaml(&paths, &base.join("kustomization.yaml"))?["namespace"].clone();
+    for object in [&role, &binding, &account] {
+        ensure!(
+            metadata(object) == [json!("smtt-ctl"), namespace.clone()],
+            "{object}"
+        );
+    }
+    let subject = json!({"kind": "ServiceAccount", "name": "smtt-ctl", "namespace": namespace});
+    ensure!(binding["subjects"] == json!([subject]), "{binding}");
+    ensure!(binding["roleRef"]["kind"] == role["kind"] && binding["roleRef"]["name"] == "smtt-ctl");
+
+    // The daemon's account is another one, without a token.
+    let set = of("daemonset.yaml")?;
+    let pod = &set["spec"]["template"]["spec"];
+    ensure!(pod["serviceAccountName"] == "smtt" && pod["automountServiceAccountToken"] == false);
+    ensure!(of("serviceaccount.yaml")?["automountServiceAccountToken"] == false);
+    // The README's pod is one that the network policy lets in.
+    let label =
+        of("networkpolicy.yaml")?["spec"]["ingress"][0]["from"][1]["podSelector"]["matchLabels"]
+            .clone();
+    let name = label["app.kubernetes.io/name"]
+        .as_str()
+        .context("a label")?;
+    let readme = fs::read_to_string(paths.root.join("README.md"))?;
+    ensure!(readme.contains(&format!("--labels=app.kubernetes.io/name={name} ")));
+    ensure!(readme.contains("'{\"spec\":{\"serviceAccountName\":\"smtt-ctl\"}}'"));
     Ok(())
 }
 
