@@ -97,6 +97,8 @@ pub const WORKER: Product = Product {
         ),
         ("packaging/prometheus", "usr/share/smtt/prometheus"),
         ("packaging/grafana", "usr/share/smtt/grafana"),
+        // README.md links them.
+        ("docs", "usr/share/doc/smtt/docs"),
     ],
     has_marker: true,
     documents: &["README.md"],

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{product, read, root};
 
@@ -42,6 +42,35 @@ fn named_files(text: &str) -> Vec<&str> {
         .into_iter()
         .filter(|path| path.contains('/') && !path.starts_with(['/', '~']))
         .filter(|path| !path.contains(char::is_whitespace) && has_kind(path))
+        .collect()
+}
+
+/// Targets of links within the checkout: path and heading, either of which may be empty.
+fn links(text: &str) -> Vec<(&str, &str)> {
+    let targets = text.split("](").skip(1);
+    targets
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+        .filter(|target| !target.contains("://") && !target.contains(char::is_whitespace))
+        .map(|target| target.split_once('#').unwrap_or((target, "")))
+        .collect()
+}
+
+/// The names by which links reach the headings of a document.
+fn headings(text: &str) -> BTreeSet<String> {
+    let mut in_block = false;
+    text.lines()
+        .filter(|line| {
+            in_block ^= line.starts_with("```");
+            !in_block && line.starts_with('#')
+        })
+        .map(|line| {
+            let title = line.trim_start_matches('#').trim().to_lowercase();
+            title
+                .chars()
+                .filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'))
+                .map(|letter| if letter == ' ' { '-' } else { letter })
+                .collect()
+        })
         .collect()
 }
 
@@ -100,22 +129,47 @@ fn the_architecture_is_short_and_names_every_crate_and_module() {
     assert!(missing.is_empty(), "not in their sections: {missing:?}");
 }
 
-#[test]
-fn documents_name_files_that_exist() {
+/// README.md, CONTRIBUTING.md and all of docs/.
+fn documents() -> Vec<PathBuf> {
     let root = root();
     let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
     for folder in ["docs", "docs/design"] {
         let entries = fs::read_dir(root.join(folder)).expect("lists the documents");
         documents.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
     }
+    let is_text = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    documents.retain(is_text);
+    documents
+}
+
+#[test]
+fn links_reach_a_file_and_a_heading() {
     let mut checked = 0;
-    for document in documents {
-        if document
-            .extension()
-            .is_none_or(|extension| extension != "md")
-        {
-            continue;
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("reads a document");
+        let folder = document.parent().expect("a folder");
+        for (path, heading) in links(&text) {
+            checked += 1;
+            let target = match path {
+                "" => document.clone(),
+                path => folder.join(path),
+            };
+            let at = format!("{}: {path}#{heading}", document.display());
+            assert!(target.exists(), "{at} does not exist");
+            if !heading.is_empty() {
+                let there = fs::read_to_string(&target).expect("reads a document");
+                assert!(headings(&there).contains(heading), "{at} is no heading");
+            }
         }
+    }
+    assert!(checked > 100, "{checked} links found");
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let root = root();
+    let mut checked = 0;
+    for document in documents() {
         let text = fs::read_to_string(&document).expect("reads a document");
         for path in named_files(&text) {
             checked += 1;
@@ -133,6 +187,13 @@ fn documents_name_files_that_exist() {
 fn files_are_found_in_documents() {
     let text = "`a/b.rs` `/etc/x.toml` `c.rs` `d/e.java x` `smtt-model/src/state` `f/g.java`";
     assert_eq!(named_files(text), ["a/b.rs", "f/g.java"]);
+}
+
+#[test]
+fn links_and_headings_are_found() {
+    let text = "# A `b`: c\n```\n# no\n```\n[x](y.md#a-b-c) [z](https://e.x/) [w](#q)\n";
+    assert_eq!(links(text), [("y.md", "a-b-c"), ("", "q")]);
+    assert_eq!(Vec::from_iter(headings(text)), ["a-b-c"]);
 }
 
 #[test]
