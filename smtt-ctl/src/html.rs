@@ -10,6 +10,7 @@ mod of_workers;
 mod rdds;
 mod sections;
 mod tables;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -40,6 +41,11 @@ struct Facts {
     pages: Vec<PagesRow>,
     stages: Vec<StageRow>,
     tasks: Vec<TaskRow>,
+    /// Task attempts of the application; `tasks` may have fewer.
+    tasks_total: u64,
+    /// Ended tasks with their functions, those that took longest, and how many are known.
+    ended: Vec<TaskRow>,
+    ended_total: u64,
     history: Histories,
     advice: ApplicationAdvice,
     /// Workers of each finding in words; empty on a page of one worker.
@@ -212,12 +218,18 @@ async fn ask(
     let pages: Listing<PagesRow> = client.ask("/v1/pages", &question).await?;
     let stages: Listing<StageRow> = client.ask("/v1/stages", &question).await?;
     let tasks: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
+    let longest = tasks::longest(&question, tasks::ENDED);
+    let ended: Listing<TaskRow> = client.ask("/v1/tasks/ended", &longest).await?;
     let mut history: Histories = client.ask_one("/v1/history", &question).await?;
     let advice: Advice = client.ask("/v1/advise", &question).await?;
     // If the name of one application is the id of another one, the id decides.
     let own = |who: &ExecutorId| who.application() == key;
     history.rows.retain(|row| own(&row.who));
+    let tasks: Vec<TaskRow> = tasks.rows.into_iter().filter(|row| own(&row.who)).collect();
     Ok(Facts {
+        tasks_total: tasks.len() as u64,
+        ended_total: ended.rows_total,
+        ended: own_tasks(ended.rows, &question, own),
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
         pages: pages.rows.into_iter().filter(|row| own(&row.who)).collect(),
         stages: stages
@@ -225,7 +237,7 @@ async fn ask(
             .into_iter()
             .filter(|row| own(&row.who))
             .collect(),
-        tasks: tasks.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        tasks,
         advice: advice
             .applications
             .into_iter()
@@ -243,6 +255,23 @@ async fn ask(
         application,
         history,
     })
+}
+
+/// Of these ended tasks, those of the application and of the stage that was asked for.
+fn own_tasks(
+    rows: Vec<TaskRow>,
+    question: &ListQuery,
+    own: impl Fn(&ExecutorId) -> bool,
+) -> Vec<TaskRow> {
+    let stage = question.stage.as_deref();
+    let is_wanted = |row: &TaskRow| {
+        let (id, attempt) = (row.stage_id, row.stage_attempt.unwrap_or(0));
+        stage.is_none_or(|stage| {
+            id.is_some_and(|id| stage == id.to_string() || stage == format!("{id}.{attempt}"))
+        })
+    };
+    let rows = rows.into_iter();
+    rows.filter(|row| own(&row.who) && is_wanted(row)).collect()
 }
 
 /// Writes a temporary file and renames it, so that readers never see half a document.

@@ -13,6 +13,7 @@ mod job;
 mod pages;
 mod pairs;
 mod sample;
+mod scrape;
 mod task;
 mod timeline;
 mod trace;
@@ -297,7 +298,7 @@ fn switches(paths: &Paths, jdk: &Jdk, folder: &Path, forms: &[&str]) -> Result<V
     Ok(figures)
 }
 
-/// Measures the daemon's CPU time and memory while two executors hold blocks and wait.
+/// Measures the daemon's CPU time and memory while two executors hold blocks and wait, then its scrapes.
 fn idle(paths: &Paths, folder: &Path) -> Result<()> {
     let options = Options {
         toml: tracing(folder),
@@ -347,6 +348,7 @@ fn idle(paths: &Paths, folder: &Path) -> Result<()> {
         RESIDENT_MIB,
         "after a PageRank on two executors, with trace records",
     );
+    scrape::scrapes(&daemon)?;
     fs::write(gates.join("end.go"), "")?;
     submitted.result(RUN_LIMIT)?;
     Ok(())

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Page faults of a process since it started, as the kernel counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +82,27 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     // SAFETY: sysconf(3) takes an integer and has no preconditions.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     Ok((number(&fields, 14)? + number(&fields, 15)?) as f64 / ticks as f64)
+}
+
+/// CPU time of a process, ended threads included, in nanoseconds.
+///
+/// # Errors
+/// When the process has ended.
+pub fn process_cpu_ns(pid: u32) -> Result<u64> {
+    let (mut clock, mut time) = (
+        0,
+        libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        },
+    );
+    // SAFETY: clock_getcpuclockid(3) and clock_gettime(2) write to these two values, which outlive the calls.
+    let read = unsafe {
+        libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    ensure!(read, "process {pid} has no CPU clock: it has ended");
+    Ok(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
 /// CPU time of the threads of a process that have this name, in nanoseconds.

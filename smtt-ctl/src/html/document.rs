@@ -11,17 +11,19 @@ use smtt_model::units;
 
 use super::markup::Markup;
 use super::timeline::Timeline;
-use super::{Facts, OfWorker, findings, lead, on, rdds, sections, shortened};
+use super::{Facts, OfWorker, findings, lead, on, rdds, sections, shortened, tasks};
 use crate::cluster::named;
 use crate::users;
 
 /// Sections by their anchors.
-const SECTIONS: [(&str, &str); 7] = [
+const SECTIONS: [(&str, &str); 9] = [
     ("findings", "Findings"),
     ("memory", "Memory over time"),
     ("rdds", "RDDs"),
     ("single", "RDDs over time, one by one"),
     ("execution", "Execution memory"),
+    ("tasks", "Tasks"),
+    ("functions", "Functions"),
     ("executors", "Executors"),
     ("measured", "How it was measured"),
 ];
@@ -74,8 +76,10 @@ pub fn page(facts: &Facts) -> String {
             section(body, 2, |body| rdds::rdds(body, facts, &timeline));
             section(body, 3, |body| sections::single(body, facts, &timeline));
             section(body, 4, |body| sections::execution(body, facts, &timeline));
-            section(body, 5, |body| sections::executors(body, facts));
-            section(body, 6, |body| measured(body, facts, &timeline));
+            section(body, 5, |body| tasks::tasks(body, facts));
+            section(body, 6, |body| tasks::functions(body, facts));
+            section(body, 7, |body| sections::executors(body, facts));
+            section(body, 8, |body| measured(body, facts, &timeline));
             body.script(SCRIPT);
         });
     });
@@ -303,8 +307,8 @@ fn fault_time(facts: &Facts) -> String {
     if !facts.has_all_stages {
         return format!("{time} \u{b1} {error}");
     }
-    let tasks = facts.stages.iter().map(|row| row.task_time_ns);
-    let tasks = units::duration(tasks.fold(0, u64::saturating_add));
+    let times = facts.stages.iter().map(|row| row.task_time_ns);
+    let tasks = units::duration(times.fold(0, u64::saturating_add));
     format!("{time} \u{b1} {error} of {tasks} of task time")
 }
 

@@ -12,7 +12,8 @@ use smtt_model::rows::{
 use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::state::history::{INTERVAL_NS, NODES_MAX, POINTS_MAX, Point, RDDS_MAX, STAGES_MAX};
 
-use super::{Asked, Facts, OfWorker, file_names, folder, shortened, write};
+use super::tasks::{ENDED, TASKS, longest};
+use super::{Asked, Facts, OfWorker, file_names, folder, own_tasks, shortened, write};
 use crate::advise::of_workers::groups;
 use crate::args::{By, Filters};
 use crate::client::{Client, with_query};
@@ -21,9 +22,10 @@ use crate::{Exit, Failure};
 
 /// Pages of one run.
 const PAGES: usize = 50;
-/// Stages and tasks that are asked for: those whose tasks held most.
+/// Stages that are asked for: those whose tasks held most.
 const STAGES: usize = 200;
-const TASKS: usize = 20;
+/// Ended tasks of one worker at least, whose functions are on the page.
+const ENDED_EACH: usize = 4;
 /// Findings on a page, and bytes of one.
 const FINDINGS: usize = 100;
 const FINDING_BYTES: usize = 16 << 10;
@@ -78,19 +80,33 @@ async fn ask(
         ..filter.clone()
     }
     .question();
-    let largest = |limit| ListQuery {
-        sort: Some("execution_memory_peak_bytes:desc".to_owned()),
+    let most = |figure: &str, limit| ListQuery {
+        sort: Some(format!("{figure}:desc")),
         limit: Some(limit),
         ..question.clone()
     };
+    let memory = "execution_memory_peak_bytes";
     let rdds: Listing<RddRow> = cluster.ask("/v1/rdds", &question).await?;
     let pages: Listing<PagesRow> = cluster.ask("/v1/pages", &question).await?;
-    let stages: Listing<StageRow> = cluster.ask("/v1/stages", &largest(STAGES)).await?;
-    let tasks: Listing<TaskRow> = cluster.ask("/v1/tasks", &largest(TASKS)).await?;
+    let stages: Listing<StageRow> = cluster.ask("/v1/stages", &most(memory, STAGES)).await?;
+    let mut tasks: Listing<TaskRow> = cluster.ask("/v1/tasks", &most(memory, TASKS)).await?;
+    let mut known: BTreeSet<_> = tasks.rows.iter().map(identity).collect();
+    // A worker that does not measure a figure cannot sort by it.
+    for figure in ["cpu_ns", "duration_ns", "page_faults"] {
+        let asked = with_query("/v1/tasks", &most(figure, TASKS))?;
+        for row in of_each(cluster.optional(&asked).await.0, TASKS) {
+            if known.insert(identity(&row)) {
+                tasks.rows.push(row);
+            }
+        }
+    }
     let advice: Vec<(String, Advice)> = cluster.each(&with_query("/v1/advise", &question)?).await?;
     let (histories, mut without_history) = cluster
         .optional::<Histories>(&with_query("/v1/history", &question)?)
         .await;
+    let each = (ENDED / application.hosts.len().max(1)).max(ENDED_EACH);
+    let asked = with_query("/v1/tasks/ended", &longest(&question, each))?;
+    let longest_of: Vec<(String, Listing<TaskRow>)> = cluster.optional(&asked).await.0;
     // A worker that failed to answer one question is in no part of the page.
     application.keep(cluster);
     without_history.retain(|worker| application.hosts.contains(worker));
@@ -126,7 +142,13 @@ async fn ask(
         .collect();
     let (advice, finding_hosts) = together(&of_workers);
 
+    let totals = longest_of.iter().map(|(_, part)| part.rows_total);
+    let ended_total = totals.fold(0, u64::saturating_add);
+    let ended = of_each(longest_of, each);
     Ok(Facts {
+        tasks_total: tasks.rows_total,
+        ended: own_tasks(ended, &question, own),
+        ended_total,
         has_all_stages: stages.rows.len() as u64 == stages.rows_total,
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
         pages: pages.rows.into_iter().filter(|row| own(&row.who)).collect(),
@@ -148,6 +170,23 @@ async fn ask(
             without_history,
         }),
     })
+}
+
+/// The rows of several workers, at most so many of each.
+fn of_each(parts: Vec<(String, Listing<TaskRow>)>, most: usize) -> Vec<TaskRow> {
+    let mut rows = Vec::new();
+    for (worker, part) in parts {
+        rows.extend(part.rows.into_iter().take(most).map(|mut row| {
+            row.who.worker = Some(worker.clone());
+            row
+        }));
+    }
+    rows
+}
+
+/// What tells a task attempt from others.
+fn identity(row: &TaskRow) -> (Option<String>, u32, Option<u64>) {
+    (row.who.worker.clone(), row.who.pid, row.task_attempt_id)
 }
 
 /// Histories of several workers with all points on the clock of this machine: what a worker's own clock says does not

@@ -40,7 +40,7 @@ fn host(row: &ExecutorRow) -> Cell {
 }
 
 /// An executor by its id and, on a page of several workers, its worker.
-fn executor(who: &ExecutorId) -> Cell {
+pub fn executor(who: &ExecutorId) -> Cell {
     let id = who.executor_id.as_deref().map(|id| shortened(id, 40));
     match (id, &who.worker) {
         (Some(id), Some(worker)) => Cell::Name(id, shortened(worker, 100)),

@@ -1,6 +1,7 @@
 //! Tests of the document: well-formed for any claimed text, without external resources, and without unmeasured figures.
 
 mod looks;
+mod tasks;
 mod two_nodes;
 
 use super::*;
@@ -151,6 +152,9 @@ fn facts(name: &str, rdds: u32) -> Facts {
         asked: None,
         by: None,
         has_all_stages: true,
+        tasks_total: 1,
+        ended: Vec::new(),
+        ended_total: 0,
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     remedy, share,
 };
 use crate::rows::{FigureRow, SampleRow};
+use crate::state::FaultFigures;
 use crate::units;
 
 /// Minimum swapped bytes of an RDD for a finding.
@@ -131,6 +132,36 @@ pub(super) fn out_of_swap(view: &View, around: &Surroundings) -> Vec<Remedy> {
     remedies
 }
 
+/// Seconds that page faults of an RDD's tasks waited for swap so far, and how they were computed. When a page that is out
+/// is next used cannot be known; what such uses have cost can.
+fn waits_for_swap(rdd: &Rdd<'_>) -> (Option<Saving>, String) {
+    let mut sum = FaultFigures::default();
+    for row in &rdd.rows {
+        sum.add(&row.faults);
+    }
+    let why = match (
+        sum.page_faults_major,
+        sum.page_faults,
+        sum.page_fault_time_ns,
+    ) {
+        (Some(major), Some(faults), Some(time)) if major > 0 => {
+            let most = time.saturating_add(sum.page_fault_time_error_ns.unwrap_or(0));
+            let computed = format!(
+                "between nothing and all of the time of the page faults while tasks worked on it, the upper end of its interval \
+                 ({}): {} of {} were major, also those of files",
+                units::duration(most),
+                units::count(major),
+                units::count(faults)
+            );
+            return (Some(Saving::up_to(most)), computed);
+        }
+        (Some(0), ..) => "no page fault of a task that worked on it has waited for a disk so far",
+        (None, ..) => "major faults are not counted on this machine (smtt-ctl status)",
+        (Some(_), ..) => "too few of its page faults were timed",
+    };
+    (None, format!("not in seconds: {why}"))
+}
+
 /// Finds RDDs whose bytes are in swap.
 pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
     const ID: &str = "swapped";
@@ -151,7 +182,9 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
         .filter_map(|row| row.heap_max_bytes)
         .fold(0, u64::saturating_add);
     let findings = rdds.iter().filter_map(|rdd| {
-        let seen = rdd.seen(|row| row.swapped_bytes).zip(rdd.seen(|row| row.resolved_bytes));
+        let seen = rdd
+            .seen(|row| row.swapped_bytes)
+            .zip(rdd.seen(|row| row.resolved_bytes));
         let sampled = estimated(rdd, |sample| sample.swapped_share);
         let (sampled_out, sampled_held) = sampled.unwrap_or((0, 0));
         let (swapped, resolved) = seen.or(sampled.map(|_| (0, 0)))?;
@@ -165,19 +198,40 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
             bytes("swapped out", swapped),
             bytes("examined", resolved),
             share("swapped", cost),
-            bytes("largest heaps of this application's executors here, together", heaps),
+            bytes(
+                "largest heaps of this application's executors here, together",
+                heaps,
+            ),
         ];
         if sampled_held > 0 {
             numbers.insert(2, bytes(OF_SAMPLES, sampled_held));
         }
-        numbers.extend(around.memory_bytes.map(|memory| bytes("memory of the machine", memory)));
-        numbers.extend(around.swap_used_bytes.map(|used| bytes("swap in use on the machine", used)));
-        numbers.extend(around.swappiness.map(|value| count("vm.swappiness", u64::from(value))));
+        numbers.extend(
+            around
+                .memory_bytes
+                .map(|memory| bytes("memory of the machine", memory)),
+        );
+        numbers.extend(
+            around
+                .swap_used_bytes
+                .map(|used| bytes("swap in use on the machine", used)),
+        );
+        numbers.extend(
+            around
+                .swappiness
+                .map(|value| count("vm.swappiness", u64::from(value))),
+        );
         let remedies = out_of_swap(view, around);
+        let (saving, computed) = waits_for_swap(rdd);
         Some(Finding {
             id: ID.to_owned(),
             severity: Severity::High,
-            title: format!("{} of {} are swapped out ({})", units::bytes(swapped), rdd.label(), units::share(cost)),
+            title: format!(
+                "{} of {} are swapped out ({})",
+                units::bytes(swapped),
+                rdd.label(),
+                units::share(cost)
+            ),
             subject: rdd.subject(view),
             window: "at the last scan of its pages".to_owned(),
             numbers,
@@ -186,10 +240,11 @@ pub(super) fn swapped(view: &View, around: &Surroundings) -> Outcome {
                 of: "its bytes, each page read from disk when it is next used".to_owned(),
                 estimated: sampled_out > 0,
             },
-            saving: None,
-            computed: "not in seconds: a page costs a read of the disk when it is next used, and when that is cannot be known"
-                .to_owned(),
-            disproof: "the kernel reads no swapped page (pswpin in /proc/vmstat) while tasks use the RDD".to_owned(),
+            saving,
+            computed,
+            disproof:
+                "the kernel reads no swapped page (pswpin in /proc/vmstat) while tasks use the RDD"
+                    .to_owned(),
             remedies,
             not_measured: caveats(rdd, sampled_held),
         })

@@ -333,6 +333,32 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
         ..around()
     };
     assert_eq!(went(&advise(&view, &none), "swapped"), RuleOutcome::Nothing);
+    // Seconds are those that its page faults took, and only where some waited for a disk.
+    let saving = |view: &View| {
+        let advice = advise(view, &around());
+        let finding = found(&advice, "swapped").expect("found");
+        (finding.saving, finding.computed.clone())
+    };
+    for (major, time_ns, why) in [
+        (None, Some(3_000_000_000), "major faults are not counted"),
+        (Some(0), Some(3_000_000_000), "has waited for a disk so far"),
+        (Some(9), None, "too few of its page faults were timed"),
+    ] {
+        view.rdds[0].faults.page_faults = Some(1000);
+        view.rdds[0].faults.page_faults_major = major;
+        view.rdds[0].faults.page_fault_time_ns = time_ns;
+        let (saving, computed) = saving(&view);
+        assert!(saving.is_none() && computed.contains(why), "{computed}");
+    }
+    view.rdds[0].faults.page_fault_time_ns = Some(3_000_000_000);
+    view.rdds[0].faults.page_fault_time_error_ns = Some(1_000_000_000);
+    let (seconds, computed) = saving(&view);
+    let seconds = seconds.expect("seconds");
+    assert_eq!(
+        (seconds.low, seconds.expected, seconds.high),
+        (0.0, 2.0, 4.0)
+    );
+    assert!(computed.contains("9 of 1,000 were major"), "{computed}");
     // Below a hundredth.
     view.pages[0].swapped_bytes = Some(MIB);
     assert!(found(&advise(&view, &around()), "swapped").is_none());

@@ -215,7 +215,8 @@ fn on_cpu(task: &Task, meaning: &Meaning) -> Option<OnCpuRow> {
 }
 
 /// Wilson's 95 % interval of a share that was seen in a number of samples.
-fn share_interval(share: f64, samples: f64) -> (f64, f64) {
+#[must_use]
+pub fn share_interval(share: f64, samples: f64) -> (f64, f64) {
     let square = DEVIATIONS * DEVIATIONS;
     let middle = share + square / (2.0 * samples);
     let half =

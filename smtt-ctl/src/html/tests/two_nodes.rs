@@ -330,6 +330,9 @@ fn whole() -> Facts {
         asked: None,
         by: None,
         has_all_stages: true,
+        tasks_total: 1,
+        ended: Vec::new(),
+        ended_total: 0,
     }
 }
 
