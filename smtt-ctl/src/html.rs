@@ -75,6 +75,8 @@ struct Asked {
     missing: Vec<(String, Vec<String>)>,
     /// Workers whose memory over time is not on the page.
     without_history: Vec<String>,
+    /// Workers whose ended tasks are not on the page.
+    without_functions: Vec<String>,
 }
 
 impl Facts {

@@ -3,9 +3,10 @@
 //! crosses the connection is compressed.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
-use smtt_daemon::metrics::{KeyLimits, MetricsSettings, Names, accountant};
+use smtt_daemon::metrics::{Exporter, KeyLimits, MetricsSettings, Names, accountant};
 use smtt_daemon::postmortem::keeper::Keeper;
-use smtt_daemon::server::{self, ControlSocket, Sources};
+use smtt_daemon::server::{self, ControlSocket, Sources, Web};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_machine::clock::now_boot_ns;
 use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
@@ -152,6 +153,44 @@ impl Job<'_> {
             };
             self.told(1, Fact::TaskStarted(task));
         }
+    }
+}
+
+/// A daemon's server on threads of its own.
+struct Served {
+    address: SocketAddr,
+    exporter: Arc<Exporter>,
+    stop: watch::Sender<bool>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Served {
+    fn start(shared: &Arc<Shared>, folder: &Path, readers: impl Into<Web>) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (stop, stopped) = watch::channel(false);
+        let sources = Sources::from(Arc::clone(shared));
+        let exporter = Arc::clone(&sources.exporter);
+        let address = runtime.block_on(async {
+            let socket = ControlSocket::bind(&folder.join("smtt.sock"), "")?;
+            let web = TcpListener::bind("127.0.0.1:0").await?;
+            let address = web.local_addr()?;
+            let until = || server::until_stopped(stopped.clone());
+            server::spawn(sources, socket, web, readers, until)?;
+            anyhow::Ok(address)
+        })?;
+        Ok(Self {
+            address,
+            exporter,
+            stop,
+            _runtime: runtime,
+        })
+    }
+
+    fn stop(&self) -> Result<()> {
+        let sent = self.stop.send(true);
+        sent.context("the server ended by itself")
     }
 }
 
@@ -512,20 +551,8 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
 
     let folder = tempfile::tempdir()?;
     let shared = shared();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let (stop, stopped) = watch::channel(false);
-    let sources = Sources::from(Arc::clone(&shared));
-    let exporter = Arc::clone(&sources.exporter);
-    let address = runtime.block_on(async {
-        let socket = ControlSocket::bind(&folder.path().join("smtt.sock"), "")?;
-        let web = TcpListener::bind("127.0.0.1:0").await?;
-        let address = web.local_addr()?;
-        let until = || server::until_stopped(stopped.clone());
-        server::spawn(sources, socket, web, Names::Shown, until)?;
-        anyhow::Ok(address)
-    })?;
+    let served = Served::start(&shared, folder.path(), Names::Shown)?;
+    let (exporter, address) = (Arc::clone(&served.exporter), served.address);
     let ended = Arc::new(AtomicBool::new(false));
     let until = Arc::clone(&ended);
     accountant::spawn(exporter, Arc::clone(&shared), move || {
@@ -644,7 +671,7 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
         Ok(())
     })?;
     ended.store(true, Ordering::Relaxed);
-    stop.send(true).context("the server ended by itself")?;
+    served.stop()?;
     settled("a daemon that is gone is an alert", &|| {}, || {
         let down = prometheus.ask("ALERTS{alertname=\"SmttDaemonDown\"}", None)?;
         ensure!(!down.is_empty(), "no alert for the daemon");
@@ -652,4 +679,88 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     })?;
     drop(prometheus);
     Ok(())
+}
+
+/// A password of the user `prometheus`, and its bcrypt hash.
+const PASSWORD: &str = "of prometheus";
+const HASH: &str = "$2b$04$abcdefghijklmnopqrstuusnI7L1HSYPtZYMtMSGhPX9ThORE6qP2";
+
+/// Writes a file that only its owner reads.
+fn secret(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text)?;
+    Ok(fs::set_permissions(path, Permissions::from_mode(0o600))?)
+}
+
+/// A certificate for 127.0.0.1 that is its own authority, with its key.
+fn certificate(folder: &Path) -> Result<()> {
+    let arguments = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=smtt \
+                     -addext subjectAltName=IP:127.0.0.1 -keyout server.key -out server.crt";
+    output(
+        Command::new("openssl")
+            .args(arguments.split_whitespace())
+            .current_dir(folder),
+    )?;
+    Ok(())
+}
+
+#[test]
+fn a_web_configuration_of_exporters_serves_prometheus_and_who_has_no_password_gets_nothing()
+-> Result<()> {
+    let paths = Paths::find()?;
+    let programs = prometheus::programs(&paths);
+    let packaging = paths.root.join("packaging/prometheus");
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| folder.path().join(name);
+    certificate(folder.path())?;
+    let exporters = format!(
+        "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\nbasic_auth_users:\n  prometheus: {HASH}\n"
+    );
+    secret(&file("web.yml"), &exporters)?;
+    let defaults = smtt_config::parse("", Path::new("/etc/smtt/smtt.toml"))?;
+    let web = Web::load(&smtt_config::Web {
+        config_file: Some(file("web.yml")),
+        ..defaults.web
+    })?;
+    let shared = shared();
+    let served = Served::start(&shared, folder.path(), web)?;
+    let address = served.address;
+    let tls = format!("    tls_config: {{ca_file: {:?}}}\n", file("server.crt"));
+    let job = |name: &str, keys: &str| {
+        format!("  - job_name: {name}\n    static_configs: [{{targets: [\"{address}\"]}}]\n{keys}")
+    };
+    let user = |password: &str| {
+        format!(
+            "    basic_auth: {{username: prometheus, password: {password:?}}}\n    scheme: https\n"
+        )
+    };
+    let more = [
+        user(PASSWORD) + &tls,
+        job("wrong", &(user("of another") + &tls)),
+        job("nobody", &("    scheme: https\n".to_owned() + &tls)),
+        job("stranger", &user(PASSWORD)),
+        job("clear", ""),
+    ];
+    let prometheus = Prometheus::start(
+        &programs,
+        &packaging,
+        folder.path(),
+        address,
+        &more.concat(),
+    )?;
+    settled("one of the scrapers is admitted", &|| {}, || {
+        for (name, up) in [
+            ("smtt", 1.0),
+            ("wrong", 0.0),
+            ("nobody", 0.0),
+            ("stranger", 0.0),
+            ("clear", 0.0),
+        ] {
+            let seen = prometheus.number(&format!("up{{job={name:?}}}"), None)?;
+            ensure!(seen == up, "{name}: up is {seen}");
+            let series = prometheus.ask(&format!("smtt_build_info{{job={name:?}}}"), None)?;
+            ensure!(series.is_empty() == (up == 0.0), "{name}: {series:?}");
+        }
+        Ok(())
+    })?;
+    served.stop()
 }

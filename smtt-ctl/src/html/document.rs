@@ -284,12 +284,17 @@ fn missing(body: &mut Markup, facts: &Facts) {
             line.text(&format!(": {reason}"));
         });
     }
-    if !asked.without_history.is_empty() {
-        body.element("p", &[("class", "finding medium")], |line| {
-            line.text("Missing in memory over time: ");
-            line.claimed(&named(&asked.without_history));
-            line.text(".");
-        });
+    for (part, workers) in [
+        ("memory over time", &asked.without_history),
+        ("functions", &asked.without_functions),
+    ] {
+        if !workers.is_empty() {
+            body.element("p", &[("class", "finding medium")], |line| {
+                line.text(&format!("Missing in {part}: "));
+                line.claimed(&named(workers));
+                line.text(".");
+            });
+        }
     }
 }
 

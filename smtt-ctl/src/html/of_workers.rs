@@ -106,10 +106,11 @@ async fn ask(
         .await;
     let each = (ENDED / application.hosts.len().max(1)).max(ENDED_EACH);
     let asked = with_query("/v1/tasks/ended", &longest(&question, each))?;
-    let longest_of: Vec<(String, Listing<TaskRow>)> = cluster.optional(&asked).await.0;
+    let (longest_of, mut without_functions) = cluster.optional::<Listing<TaskRow>>(&asked).await;
     // A worker that failed to answer one question is in no part of the page.
     application.keep(cluster);
     without_history.retain(|worker| application.hosts.contains(worker));
+    without_functions.retain(|worker| application.hosts.contains(worker));
     let own = |who: &ExecutorId| {
         let worker = who.worker.as_deref();
         who.application() == key && worker.is_some_and(|worker| !cluster.has_failed(worker))
@@ -168,6 +169,7 @@ async fn ask(
             all: cluster.missing().1,
             missing: cluster.failures(),
             without_history,
+            without_functions,
         }),
     })
 }

@@ -248,6 +248,11 @@ fn a_worker_that_fails_halfway_is_in_no_figure_and_one_without_history_is_in_all
     assert_eq!(figure(&page, "Page faults"), units::count(both));
     assert!(page.contains("Missing in memory over time"), "{page}");
     assert!(!page.contains("Missing in all figures"));
+    let without = fails("/v1/tasks/ended");
+    let page = self::page(&workers, &[ports[0], without], 0);
+    assert_eq!(figure(&page, "Page faults"), units::count(both));
+    assert!(page.contains("Missing in functions"), "{page}");
+    assert!(!page.contains("Missing in all figures"));
     // A worker without executors of the application has nothing that could be missing.
     let elsewhere = altered(ports[2], |path, body| {
         (!path.starts_with("/v1/history")).then_some(body)
