@@ -14,7 +14,7 @@ pub struct Fetched {
     pub duration_ns: u64,
     /// Requests: 1, or how many the fact sums up.
     pub requests: u64,
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub blocks: u64,
     /// Blocks that arrived.
     pub arrived_blocks: u64,
@@ -22,9 +22,9 @@ pub struct Fetched {
     pub failed_blocks: u64,
     /// Bytes of the blocks that arrived.
     pub arrived_bytes: u64,
-    /// Host and port that were asked; empty for a sum.
+    /// Host and port of the destination; empty for a sum.
     pub address: String,
-    /// Spark's id of the executor that was asked; empty for a sum.
+    /// Spark's id of the destination; empty for a sum.
     pub executor_id: String,
 }
 

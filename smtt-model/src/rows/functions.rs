@@ -65,7 +65,7 @@ const fn is_zero(number: &u64) -> bool {
 /// host that Spark reads from its disk are in no request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchRow {
-    /// Host and port that were asked; absent where the name had no place.
+    /// Host and port of the destination; absent where the name had no place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Spark's id of the executor or service at whose address the blocks were.
@@ -75,7 +75,7 @@ pub struct FetchRow {
     pub begin_ns: u64,
     /// Time until the last block arrived or failed, in nanoseconds; until the task's end where that came first.
     pub duration_ns: u64,
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub blocks: u64,
     /// Bytes of the blocks that arrived.
     pub bytes: u64,
@@ -89,7 +89,7 @@ pub struct FetchRow {
 pub struct FetchedRow {
     /// Requests.
     pub requests: u64,
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub blocks: u64,
     /// Blocks that arrived: `remoteBlocksFetched` of Spark, where the task took them all and none was merged.
     pub arrived_blocks: u64,

@@ -29,7 +29,7 @@ pub struct Request {
     pub duration_ns: u64,
     /// Bytes that arrived.
     pub bytes: u64,
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub blocks: u32,
     /// Blocks that arrived.
     pub arrived: u32,
@@ -43,7 +43,7 @@ pub struct Request {
 pub struct Sum {
     /// Requests.
     pub requests: u64,
-    /// Blocks that were asked for.
+    /// Requested blocks.
     pub blocks: u64,
     /// Blocks that arrived.
     pub arrived: u64,

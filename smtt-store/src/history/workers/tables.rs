@@ -134,7 +134,7 @@ pub const FETCHES: Table = Table {
             "from_address",
             Kind::Text,
             true,
-            "host and port that were asked",
+            "host and port of the destination",
         ),
         column(
             "from_executor_id",
@@ -160,7 +160,7 @@ pub const FETCHES: Table = Table {
             false,
             "time until its last block arrived or failed",
         ),
-        column("blocks", Kind::Long, false, "blocks that were asked for"),
+        column("blocks", Kind::Long, false, "requested blocks"),
         column(
             "bytes",
             Kind::Long,
