@@ -49,61 +49,97 @@ const SWITCHES: Column = column("context_switches", "SWITCHES", Form::Count, 6);
 const DISK_READ: Column = column("disk_read_bytes", "DISK R", Form::Bytes, 6);
 const DISK_WRITTEN: Column = column("disk_written_bytes", "DISK W", Form::Bytes, 6);
 
+/// The same in the order of the tables.
+const USED: [Column; 12] = [
+    CPU,
+    SPARK_CPU,
+    CPU_WAIT,
+    DISK_WAIT,
+    ALLOCATED,
+    TOUCHED_HEAP,
+    TOUCHED_NATIVE,
+    COLLECTION,
+    SPARK_COLLECTION,
+    SWITCHES,
+    DISK_READ,
+    DISK_WRITTEN,
+];
+
+/// Page faults of stages, jobs, tasks and RDDs.
+const ALL_FAULTS: [Column; 5] = [FAULTS, FAULT_TIME, READ, WRITE, MAJOR];
+
+/// How the tasks of a stage or job ended.
+const TASKS_BY_END: [Column; 5] = [
+    column("tasks_running", "RUN", Form::Count, 2),
+    column("tasks_succeeded", "DONE", Form::Count, 1),
+    column("tasks_failed", "FAIL", Form::Count, 4),
+    column("tasks_killed", "KILL", Form::Count, 8),
+    column("tasks_lost", "LOST", Form::Count, 9),
+];
+
 /// Columns of page walks. Columns that the machine cannot measure are absent. Estimates have a tilde, occupancies are
 /// named so.
-macro_rules! page_walks {
-    () => {
-        [
-            column("page_walk_read_ratio", "WALK R", Form::SmallShare, 1),
-            column("page_walk_write_ratio", "WALK W", Form::SmallShare, 1),
-            column("page_walk_ratio", "WALK", Form::SmallShare, 1),
-            column(
-                "page_walk_read_estimated_ratio",
-                "~WALK R",
-                Form::SmallShare,
-                1,
-            ),
-            column(
-                "page_walk_write_estimated_ratio",
-                "~WALK W",
-                Form::SmallShare,
-                1,
-            ),
-            column("page_walk_estimated_ratio", "~WALK", Form::SmallShare, 1),
-            column("page_walk_read_occupancy_per_cycle", "OCC R", Form::Real, 1),
-            column(
-                "page_walk_write_occupancy_per_cycle",
-                "OCC W",
-                Form::Real,
-                1,
-            ),
-            column("page_walk_occupancy_per_cycle", "OCC", Form::Real, 1),
-            column("dtlb_read_misses", "MISS R", Form::Count, 2),
-            column("dtlb_write_misses", "MISS W", Form::Count, 2),
-            column("dtlb_misses", "MISS", Form::Count, 2),
-            column("cycles", "CYCLES", Form::Count, 5),
-            column("page_walk_samples", "SAMPLES", Form::Count, 4),
-        ]
-    };
+const PAGE_WALKS: [Column; 14] = [
+    column("page_walk_read_ratio", "WALK R", Form::SmallShare, 1),
+    column("page_walk_write_ratio", "WALK W", Form::SmallShare, 1),
+    column("page_walk_ratio", "WALK", Form::SmallShare, 1),
+    column(
+        "page_walk_read_estimated_ratio",
+        "~WALK R",
+        Form::SmallShare,
+        1,
+    ),
+    column(
+        "page_walk_write_estimated_ratio",
+        "~WALK W",
+        Form::SmallShare,
+        1,
+    ),
+    column("page_walk_estimated_ratio", "~WALK", Form::SmallShare, 1),
+    column("page_walk_read_occupancy_per_cycle", "OCC R", Form::Real, 1),
+    column(
+        "page_walk_write_occupancy_per_cycle",
+        "OCC W",
+        Form::Real,
+        1,
+    ),
+    column("page_walk_occupancy_per_cycle", "OCC", Form::Real, 1),
+    column("dtlb_read_misses", "MISS R", Form::Count, 2),
+    column("dtlb_write_misses", "MISS W", Form::Count, 2),
+    column("dtlb_misses", "MISS", Form::Count, 2),
+    column("cycles", "CYCLES", Form::Count, 5),
+    column("page_walk_samples", "SAMPLES", Form::Count, 4),
+];
+
+/// Joins groups of columns into one list.
+macro_rules! columns {
+    ($($group:expr),+ $(,)?) => {{
+        const GROUPS: &[&[Column]] = &[$($group),+];
+        const ALL: [Column; count(GROUPS)] = join(GROUPS);
+        &ALL
+    }};
 }
 
-/// Joins two lists of columns with the page walks in between.
-const fn with_page_walks<const A: usize, const B: usize, const ALL: usize>(
-    before: [Column; A],
-    after: [Column; B],
-) -> [Column; ALL] {
-    let walks = page_walks!();
+const fn count(groups: &[&[Column]]) -> usize {
+    let (mut sum, mut group) = (0, 0);
+    while group < groups.len() {
+        sum += groups[group].len();
+        group += 1;
+    }
+    sum
+}
+
+const fn join<const ALL: usize>(groups: &[&[Column]]) -> [Column; ALL] {
     let mut all = [APPLICATION; ALL];
-    let mut at = 0;
-    while at < ALL {
-        all[at] = if at < A {
-            before[at]
-        } else if at < A + walks.len() {
-            walks[at - A]
-        } else {
-            after[at - A - walks.len()]
-        };
-        at += 1;
+    let (mut at, mut group) = (0, 0);
+    while group < groups.len() {
+        let mut index = 0;
+        while index < groups[group].len() {
+            all[at] = groups[group][index];
+            at += 1;
+            index += 1;
+        }
+        group += 1;
     }
     all
 }
@@ -113,8 +149,8 @@ pub const EXECUTORS: ListingKind = ListingKind {
     path: "/v1/executors",
     what: "executors",
     shows_faults: true,
-    columns: &with_page_walks::<11, 12, 37>(
-        [
+    columns: columns![
+        &[
             APPLICATION,
             USER,
             EXECUTOR,
@@ -127,7 +163,8 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("page_faults_before_tracing", "BEFORE", Form::Count, 5),
             column("page_faults_major", "MAJOR", Form::Count, 8),
         ],
-        [
+        &PAGE_WALKS,
+        &[
             STORAGE,
             EXECUTION,
             column("tasks_running", "RUN", Form::Count, 3),
@@ -141,7 +178,7 @@ pub const EXECUTORS: ListingKind = ListingKind {
             column("spark_version", "SPARK", Form::Word, 9),
             column("host", "HOST", Form::Text, 10),
         ],
-    ),
+    ],
 };
 
 /// `smtt-ctl stages`.
@@ -149,93 +186,60 @@ pub const STAGES: ListingKind = ListingKind {
     path: "/v1/stages",
     what: "stages",
     shows_faults: true,
-    columns: &with_page_walks::<29, 3, 46>(
-        [
+    columns: columns![
+        &[
             APPLICATION,
             USER,
             EXECUTOR,
             STAGE,
             ATTEMPT,
             column("name", "NAME", Form::Text, 1),
-            column("tasks_running", "RUN", Form::Count, 2),
-            column("tasks_succeeded", "DONE", Form::Count, 1),
-            column("tasks_failed", "FAIL", Form::Count, 4),
-            column("tasks_killed", "KILL", Form::Count, 8),
-            column("tasks_lost", "LOST", Form::Count, 9),
-            column("task_time_ns", "TASK TIME", Form::Duration, 3),
-            CPU,
-            SPARK_CPU,
-            CPU_WAIT,
-            DISK_WAIT,
-            ALLOCATED,
-            TOUCHED_HEAP,
-            TOUCHED_NATIVE,
-            COLLECTION,
-            SPARK_COLLECTION,
-            SWITCHES,
-            DISK_READ,
-            DISK_WRITTEN,
-            FAULTS,
-            FAULT_TIME,
-            READ,
-            WRITE,
-            MAJOR,
         ],
-        [
+        &TASKS_BY_END,
+        &[column("task_time_ns", "TASK TIME", Form::Duration, 3),],
+        &USED,
+        &ALL_FAULTS,
+        &PAGE_WALKS,
+        &[
             column("execution_memory_bytes", "EXECUTION", Form::Bytes, 6),
             PEAK,
             PYTHON,
         ],
-    ),
+    ],
 };
 
 /// Columns of jobs and of SQL executions, whose id comes first.
 macro_rules! work_columns {
     ($field:literal, $heading:literal) => {
-        &[
-            APPLICATION,
-            USER,
-            column($field, $heading, Form::Word, 0),
-            column("name", "NAME", Form::Text, 0),
-            column("stages", "STAGES", Form::Count, 2),
-            column("executors", "EXECS", Form::Count, 6),
-            column("tasks_running", "RUN", Form::Count, 2),
-            column("tasks_succeeded", "DONE", Form::Count, 1),
-            column("tasks_failed", "FAIL", Form::Count, 4),
-            column("tasks_killed", "KILL", Form::Count, 8),
-            column("tasks_lost", "LOST", Form::Count, 9),
-            column("task_time_ns", "TASK TIME", Form::Duration, 1),
-            CPU,
-            SPARK_CPU,
-            CPU_WAIT,
-            DISK_WAIT,
-            ALLOCATED,
-            TOUCHED_HEAP,
-            TOUCHED_NATIVE,
-            COLLECTION,
-            SPARK_COLLECTION,
-            SWITCHES,
-            DISK_READ,
-            DISK_WRITTEN,
-            FAULTS,
-            FAULT_TIME,
-            READ,
-            WRITE,
-            MAJOR,
-            PEAK,
-            column("jvm_resident_max_bytes", "MAX RSS", Form::Bytes, 6),
-            column("jvm_virtual_max_bytes", "MAX VIRT", Form::Bytes, 8),
-            PYTHON,
-            column("input_bytes", "IN", Form::Bytes, 5),
-            column("input_records", "IN RECS", Form::Count, 7),
-            column("output_bytes", "OUT", Form::Bytes, 5),
-            column("output_records", "OUT RECS", Form::Count, 7),
-            column("shuffle_read_bytes", "SHUF R", Form::Bytes, 5),
-            column("shuffle_read_records", "SHUF R RECS", Form::Count, 8),
-            column("shuffle_write_bytes", "SHUF W", Form::Bytes, 5),
-            column("shuffle_write_records", "SHUF W RECS", Form::Count, 8),
-            column("memory_spilled_bytes", "SPILLED", Form::Bytes, 5),
-            column("disk_spilled_bytes", "SPILL DISK", Form::Bytes, 8),
+        columns![
+            &[
+                APPLICATION,
+                USER,
+                column($field, $heading, Form::Word, 0),
+                column("name", "NAME", Form::Text, 0),
+                column("stages", "STAGES", Form::Count, 2),
+                column("executors", "EXECS", Form::Count, 6),
+            ],
+            &TASKS_BY_END,
+            &[column("task_time_ns", "TASK TIME", Form::Duration, 1),],
+            &USED,
+            &ALL_FAULTS,
+            &[
+                PEAK,
+                column("jvm_resident_max_bytes", "MAX RSS", Form::Bytes, 6),
+                column("jvm_virtual_max_bytes", "MAX VIRT", Form::Bytes, 8),
+                PYTHON,
+                column("input_bytes", "IN", Form::Bytes, 5),
+                column("input_records", "IN RECS", Form::Count, 7),
+                column("output_bytes", "OUT", Form::Bytes, 5),
+                column("output_records", "OUT RECS", Form::Count, 7),
+                column("shuffle_read_bytes", "SHUF R", Form::Bytes, 5),
+                column("shuffle_read_records", "SHUF R RECS", Form::Count, 8),
+                column("shuffle_write_bytes", "SHUF W", Form::Bytes, 5),
+                column("shuffle_write_records", "SHUF W RECS", Form::Count, 8),
+                column("memory_spilled_bytes", "SPILLED", Form::Bytes, 5),
+                column("disk_spilled_bytes", "SPILL DISK", Form::Bytes, 8),
+            ]
         ]
     };
 }
@@ -261,8 +265,8 @@ pub const TASKS: ListingKind = ListingKind {
     path: "/v1/tasks",
     what: "tasks",
     shows_faults: true,
-    columns: &with_page_walks::<26, 5, 45>(
-        [
+    columns: columns![
+        &[
             APPLICATION,
             USER,
             EXECUTOR,
@@ -272,25 +276,11 @@ pub const TASKS: ListingKind = ListingKind {
             column("partition", "PART", Form::Word, 3),
             column("state", "STATE", Form::Word, 0),
             column("duration_ns", "TIME", Form::Duration, 1),
-            CPU,
-            SPARK_CPU,
-            CPU_WAIT,
-            DISK_WAIT,
-            ALLOCATED,
-            TOUCHED_HEAP,
-            TOUCHED_NATIVE,
-            COLLECTION,
-            SPARK_COLLECTION,
-            SWITCHES,
-            DISK_READ,
-            DISK_WRITTEN,
-            FAULTS,
-            FAULT_TIME,
-            READ,
-            WRITE,
-            MAJOR,
         ],
-        [
+        &USED,
+        &ALL_FAULTS,
+        &PAGE_WALKS,
+        &[
             PEAK,
             column(
                 "execution_memory_spark_peak_bytes",
@@ -302,7 +292,7 @@ pub const TASKS: ListingKind = ListingKind {
             column("consumers", "HELD BY", Form::Holders, 5),
             column("reason", "REASON", Form::Text, 8),
         ],
-    ),
+    ],
 };
 
 /// `smtt-ctl tasks --failed`.
@@ -317,8 +307,8 @@ pub const RDDS: ListingKind = ListingKind {
     path: "/v1/rdds",
     what: "RDDs",
     shows_faults: true,
-    columns: &with_page_walks::<13, 2, 29>(
-        [
+    columns: columns![
+        &[
             APPLICATION,
             USER,
             EXECUTOR,
@@ -327,14 +317,11 @@ pub const RDDS: ListingKind = ListingKind {
             column("node", "NODE", Form::Text, 6),
             column("storage_level_name", "LEVEL", Form::Level, 7),
             column("partitions_cached", "CACHED", Form::Count, 4),
-            FAULTS,
-            FAULT_TIME,
-            READ,
-            WRITE,
-            MAJOR,
         ],
-        [STORAGE, EXECUTION],
-    ),
+        &ALL_FAULTS,
+        &PAGE_WALKS,
+        &[STORAGE, EXECUTION],
+    ],
 };
 
 /// `smtt-ctl blocks`.
@@ -377,16 +364,10 @@ pub(super) fn descends(path: &str, field: &str) -> Option<bool> {
         .flat_map(|kind| kind.columns);
     let column = columns.into_iter().find(|column| column.field == field)?;
     match column.form {
+        form if form.is_number() => Some(true),
+        Form::Holders => Some(true),
         Form::Text | Form::Title | Form::YesNo => Some(false),
-        Form::Count
-        | Form::Bytes
-        | Form::Duration
-        | Form::Share
-        | Form::SmallShare
-        | Form::Real
-        | Form::Length
-        | Form::Holders => Some(true),
-        Form::Level | Form::Word | Form::User => None,
+        _ => None,
     }
 }
 
@@ -489,7 +470,7 @@ mod tests {
                 panic!("{} are not objects", kind.what)
             };
             // Columns of page walks are present where page walks are measured.
-            let walks = page_walks!();
+            let walks = PAGE_WALKS;
             for column in kind.columns {
                 assert!(
                     row.contains_key(column.field)
@@ -505,7 +486,7 @@ mod tests {
     #[test]
     fn every_figure_and_ratio_has_its_column() {
         use smtt_model::cpu::FigureName::*;
-        let walks = page_walks!();
+        let walks = PAGE_WALKS;
         let has = |field: &str| walks.iter().any(|column| column.field == field);
         for figure in [
             ReadWalkCycles,

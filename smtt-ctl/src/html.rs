@@ -210,12 +210,7 @@ async fn ask(
     status: Status,
 ) -> Result<Facts, Failure> {
     let key = application.application();
-    let question = Filters {
-        app: Some(key.id.clone().unwrap_or_default()),
-        user: key.uid.or(filter.user),
-        ..filter.clone()
-    }
-    .question();
+    let question = filter.of_application(key.id.as_deref(), key.uid);
     let rdds: Listing<RddRow> = client.ask("/v1/rdds", &question).await?;
     let pages: Listing<PagesRow> = client.ask("/v1/pages", &question).await?;
     let stages: Listing<StageRow> = client.ask("/v1/stages", &question).await?;

@@ -16,65 +16,20 @@ use super::advise::wrapped;
 use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
 use super::listing::nothing::nothing;
-use super::table::{self, Column, Form};
+use super::table::{self, Column, Form, column};
 use super::{Exit, Failure, Output, groups, listing, status};
 use crate::client::Client;
 
 const BY_MEMORY: &[Column] = &[
-    Column {
-        field: "executor_id",
-        heading: "EXEC",
-        form: Form::Word,
-        rank: 0,
-    },
-    Column {
-        field: "rdd_id",
-        heading: "RDD",
-        form: Form::Word,
-        rank: 0,
-    },
-    Column {
-        field: "name",
-        heading: "NAME",
-        form: Form::Text,
-        rank: 0,
-    },
-    Column {
-        field: "storage_level_name",
-        heading: "LEVEL",
-        form: Form::Level,
-        rank: 5,
-    },
-    Column {
-        field: "partitions_cached",
-        heading: "CACHED",
-        form: Form::Count,
-        rank: 4,
-    },
-    Column {
-        field: "storage_memory_bytes",
-        heading: "STORAGE",
-        form: Form::Bytes,
-        rank: 2,
-    },
-    Column {
-        field: "storage_memory_peak_bytes",
-        heading: "STORAGE PEAK",
-        form: Form::Bytes,
-        rank: 0,
-    },
-    Column {
-        field: "execution_memory_bytes",
-        heading: "EXECUTION",
-        form: Form::Bytes,
-        rank: 3,
-    },
-    Column {
-        field: "execution_memory_peak_bytes",
-        heading: "EXEC PEAK",
-        form: Form::Bytes,
-        rank: 1,
-    },
+    column("executor_id", "EXEC", Form::Word, 0),
+    column("rdd_id", "RDD", Form::Word, 0),
+    column("name", "NAME", Form::Text, 0),
+    column("storage_level_name", "LEVEL", Form::Level, 5),
+    column("partitions_cached", "CACHED", Form::Count, 4),
+    column("storage_memory_bytes", "STORAGE", Form::Bytes, 2),
+    column("storage_memory_peak_bytes", "STORAGE PEAK", Form::Bytes, 0),
+    column("execution_memory_bytes", "EXECUTION", Form::Bytes, 3),
+    column("execution_memory_peak_bytes", "EXEC PEAK", Form::Bytes, 1),
 ];
 
 /// Requests the report and prints it.

@@ -54,6 +54,28 @@ pub enum Form {
     Holders,
 }
 
+impl Form {
+    /// Whether the values are single numbers, which are aligned on the right.
+    pub(super) const fn is_number(self) -> bool {
+        match self {
+            Self::Count
+            | Self::Bytes
+            | Self::Duration
+            | Self::Share
+            | Self::SmallShare
+            | Self::Real
+            | Self::Length => true,
+            Self::Text
+            | Self::Title
+            | Self::Level
+            | Self::Word
+            | Self::User
+            | Self::YesNo
+            | Self::Holders => false,
+        }
+    }
+}
+
 /// One column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
@@ -118,19 +140,6 @@ impl Column {
 
     const fn is_text(&self) -> bool {
         matches!(self.form, Form::Text | Form::Title | Form::Level)
-    }
-
-    const fn is_number(&self) -> bool {
-        matches!(
-            self.form,
-            Form::Count
-                | Form::Bytes
-                | Form::Duration
-                | Form::Share
-                | Form::SmallShare
-                | Form::Real
-                | Form::Length
-        )
     }
 }
 
@@ -344,7 +353,7 @@ fn line(
         }
         let cell = cut(&cell(index), *width);
         let blanks = " ".repeat(width.saturating_sub(cell.width()));
-        text.push_str(&if column.is_number() {
+        text.push_str(&if column.form.is_number() {
             format!("{blanks}{cell}")
         } else {
             format!("{cell}{blanks}")

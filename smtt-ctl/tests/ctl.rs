@@ -61,16 +61,30 @@ mod workers;
 /// Key of the executor; its low half is the process id.
 const KEY: u64 = 4711;
 
+/// A server's thread, which ends with this value.
+struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    const fn new(stop: oneshot::Sender<()>, thread: JoinHandle<()>) -> Self {
+        Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
 /// A daemon without a kernel side.
 struct Daemon {
     socket: PathBuf,
     shared: Arc<Shared>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _server: Server,
     _folder: tempfile::TempDir,
 }
 
-impl Drop for Daemon {
+impl Drop for Server {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
@@ -116,8 +130,7 @@ impl Daemon {
         Self {
             socket,
             shared,
-            stop: Some(stop),
-            thread: Some(thread),
+            _server: Server::new(stop, thread),
             _folder: folder,
         }
     }
@@ -195,6 +208,18 @@ impl Daemon {
             &decoded,
         );
         daemon
+    }
+
+    /// Adds a fact of the job's executor to the state.
+    fn apply(&self, time_ns: u64, uid: u32, fact: Fact) {
+        self.shared.state().apply(Event {
+            time_ns,
+            executor: KEY,
+            pid: 4711,
+            tid: 4711,
+            uid,
+            fact,
+        });
     }
 
     fn ctl(&self, arguments: &[&str]) -> Output {

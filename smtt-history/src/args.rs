@@ -46,11 +46,8 @@ pub enum Command {
     },
     /// Makes the tables of applications whose drivers wrote parts while they ran.
     Compact {
-        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
-        #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: Location,
         #[command(flatten)]
-        copies: Copies,
+        from: StoreToRead,
         /// Compacts the named applications also where their last part is missing. Only for drivers that are dead: name
         /// their applications.
         #[arg(long, requires = "apps")]
@@ -62,11 +59,8 @@ pub enum Command {
     },
     /// Writes an application for other programs.
     Export {
-        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
-        #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: Location,
         #[command(flatten)]
-        copies: Copies,
+        from: StoreToRead,
         /// The application's id.
         app: String,
         /// Its attempt, where the cluster manager counts them.
@@ -77,11 +71,8 @@ pub enum Command {
     },
     /// Reports what costs time in an application, what to set, and how many seconds that would save.
     Advise {
-        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
-        #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: Location,
         #[command(flatten)]
-        copies: Copies,
+        from: StoreToRead,
         /// The application's id, with its attempt where the cluster manager counts them: ID/ATTEMPT.
         app: String,
         /// Writes JSON.
@@ -90,11 +81,8 @@ pub enum Command {
     },
     /// Reports what changed between two runs, stage by stage matched by call site.
     Diff {
-        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
-        #[arg(long, env = "SMTT_HISTORY_STORE")]
-        store: Location,
         #[command(flatten)]
-        copies: Copies,
+        from: StoreToRead,
         /// Id of the first run, with its attempt where the cluster manager counts them: ID/ATTEMPT.
         first: String,
         /// Id of the second run.
@@ -150,6 +138,17 @@ impl LossyTimes {
             Some(Unit::Us) => Times::Microseconds,
         }
     }
+}
+
+/// The store of a command that reads it.
+#[derive(Clone, Debug, Args)]
+pub struct StoreToRead {
+    /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
+    #[arg(long, env = "SMTT_HISTORY_STORE")]
+    pub store: Location,
+    /// Copies of what a bucket has.
+    #[command(flatten)]
+    pub copies: Copies,
 }
 
 /// Copies of what a bucket has.

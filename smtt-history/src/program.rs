@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::advise;
 use crate::advise::workers::Figures;
-use crate::args::{Arguments, Command, Targets};
+use crate::args::{Arguments, Command, StoreToRead, Targets};
 use crate::diff;
 use crate::export::{Counts, csv, sqlite};
 use crate::fetches::OfWorkers;
@@ -87,6 +87,10 @@ fn say(text: &str) -> Result<bool> {
     }
 }
 
+fn open(from: &StoreToRead) -> Result<Store> {
+    Store::open(&from.store, from.copies.object_cache_bytes)
+}
+
 /// Whether everything was done and nothing was damaged.
 fn run(command: Command) -> Result<bool> {
     match command {
@@ -150,13 +154,12 @@ fn run(command: Command) -> Result<bool> {
             Ok(is_whole)
         }
         Command::Compact {
-            store,
-            copies,
+            from,
             dead,
             times,
             apps,
         } => {
-            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let store = open(&from)?;
             let mut is_whole = true;
             let all = if apps.is_empty() {
                 store.names()?
@@ -186,13 +189,12 @@ fn run(command: Command) -> Result<bool> {
             Ok(is_whole)
         }
         Command::Export {
-            store,
-            copies,
+            from,
             app,
             attempt,
             to,
         } => {
-            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let store = open(&from)?;
             let folder = store.with(&app, attempt.as_deref())?;
             let opened = trace::open(folder, &app, attempt.as_deref())?;
             // Without a workers' half there are none.
@@ -211,13 +213,8 @@ fn run(command: Command) -> Result<bool> {
             let is_whole = export(&opened, &of_tasks, files.as_ref().ok(), &to)?;
             Ok(is_whole && left_out.is_empty())
         }
-        Command::Advise {
-            store,
-            copies,
-            app,
-            json,
-        } => {
-            let store = Store::open(&store, copies.object_cache_bytes)?;
+        Command::Advise { from, app, json } => {
+            let store = open(&from)?;
             let app = named(&store, &app)?;
             let workers = Figures::in_store(store.folder(), &app, None);
             let found = advise::advise(&app, workers)?;
@@ -228,13 +225,12 @@ fn run(command: Command) -> Result<bool> {
             })
         }
         Command::Diff {
-            store,
-            copies,
+            from,
             first,
             second,
             json,
         } => {
-            let store = Store::open(&store, copies.object_cache_bytes)?;
+            let store = open(&from)?;
             let (left, right) = (named(&store, &first)?, named(&store, &second)?);
             let found = diff::diff(store.folder(), &left, &right)?;
             say(&if json {

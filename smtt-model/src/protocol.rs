@@ -57,7 +57,7 @@ pub struct SelfFigures {
 }
 
 /// State of the daemon.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the daemon.
     pub version: String,

@@ -21,7 +21,7 @@ use crate::lab::{LIMIT, Run};
 use crate::witness;
 
 /// Pause between two readings.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+const SAMPLE_EVERY: Duration = Duration::from_millis(400);
 /// Faults that idle threads of a JVM may have between two readings.
 const IDLE_FAULTS: u64 = 100;
 
@@ -76,7 +76,7 @@ pub fn ticked_ns(daemon: &Daemon, fits: impl Fn(&Value) -> bool) -> Result<Optio
 }
 
 /// Reads both sides, by executor. The daemon is read first, so the kernel's counts are at least the daemon's.
-fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
+fn sample(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     run.rows(daemon, &["executors"])?
         .iter()
         .map(|row| {
@@ -106,16 +106,16 @@ fn look(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
 pub fn at_rest(daemon: &Daemon, run: &Run) -> Result<BTreeMap<String, Pair>> {
     let start = Instant::now();
     let application = run.submitted.application_id()?;
-    let mut before = look(daemon, run)?;
+    let mut before = sample(daemon, run)?;
     // The time of a reading is its end, after the kernel's counts were read.
     let mut end_ns = now_boot_ns();
     while start.elapsed() < LIMIT {
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(SAMPLE_EVERY);
         let ticked = ticked_ns(daemon, |row| row["application_id"] == application)?;
         if ticked <= Some(end_ns) {
             continue;
         }
-        let mut now = look(daemon, run)?;
+        let mut now = sample(daemon, run)?;
         let read_ns = now_boot_ns();
         let counted = now.clone();
         let mut quiet = !now.is_empty() && now.len() == before.len();

@@ -44,6 +44,16 @@ impl Filters {
         }
     }
 
+    /// The query for one application with these conditions; `user` is absent where the application's user is unknown.
+    #[must_use]
+    pub fn of_application(&self, id: Option<&str>, user: Option<u32>) -> ListQuery {
+        ListQuery {
+            app: Some(id.unwrap_or_default().to_owned()),
+            user: user.or(self.user),
+            ..self.question()
+        }
+    }
+
     /// The query with these conditions, an order and a limit.
     #[must_use]
     pub fn ordered(&self, sort: Option<String>, limit: Option<usize>) -> ListQuery {

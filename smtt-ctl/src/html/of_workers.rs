@@ -74,12 +74,7 @@ async fn ask(
     statuses: &[(String, Status)],
 ) -> Result<Facts, Failure> {
     let key = application.key();
-    let question = Filters {
-        app: Some(key.id.clone().unwrap_or_default()),
-        user: key.uid.or(filter.user),
-        ..filter.clone()
-    }
-    .question();
+    let question = filter.of_application(key.id.as_deref(), key.uid);
     let most = |figure: &str, limit| ListQuery {
         sort: Some(format!("{figure}:desc")),
         limit: Some(limit),

@@ -6,7 +6,7 @@ mod two_nodes;
 
 use super::*;
 use smtt_model::advise::{Finding, Severity, Subject};
-use smtt_model::rows::{ExecutorId, ExecutorRow, HistoryRow, NodeRow, PageSizeRow, Summary};
+use smtt_model::rows::{ExecutorId, ExecutorRow, HistoryRow, NodeRow, PageSizeRow};
 use smtt_model::state::FaultFigures;
 use smtt_model::state::history::{PagePoint, Point, RddPoint, StagePoint};
 
@@ -17,15 +17,8 @@ const MIB: u64 = 1 << 20;
 fn status() -> Status {
     Status {
         version: "0.1.0".to_owned(),
-        kernel_side: String::new(),
         ready: true,
-        degraded: Vec::new(),
-        probes: Vec::new(),
-        ledger: Vec::new(),
-        trace: None,
-        daemon: smtt_model::protocol::SelfFigures::default(),
-        summary: Summary::default(),
-        page_walks: None,
+        ..Status::default()
     }
 }
 

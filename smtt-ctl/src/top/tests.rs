@@ -29,21 +29,15 @@ fn a_key_quits_while_an_answer_is_awaited() {
 
 fn status() -> Status {
     Status {
-        trace: None,
         version: "0.1.0".to_owned(),
-        kernel_side: String::new(),
         ready: true,
-        degraded: Vec::new(),
-        probes: Vec::new(),
-        ledger: Vec::new(),
         daemon: SelfFigures {
             cpu_seconds: Some(1.5),
             rss_bytes: Some(20 << 20),
             bpf_memory_bytes: None,
             uptime_seconds: 100.0,
         },
-        summary: Summary::default(),
-        page_walks: None,
+        ..Status::default()
     }
 }
 

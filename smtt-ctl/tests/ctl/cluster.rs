@@ -12,6 +12,24 @@ use smtt_model::decode::{Fact, StageDescribed, TaskStarted};
 use super::golden::death;
 use super::workers::{Workers, dead, facts, rows, sum, text, with_answer};
 
+/// A row without these fields.
+fn without(row: &Value, fields: &[&str]) -> Value {
+    let mut row = row.clone();
+    for field in fields {
+        row.as_object_mut().expect("a row").shift_remove(*field);
+    }
+    row
+}
+
+/// The rows of a worker in an answer of the cluster, without these fields.
+fn of_worker(all: &Value, name: &str, fields: &[&str]) -> Vec<Value> {
+    rows(&all["rows"])
+        .iter()
+        .filter(|row| row["worker"] == name)
+        .map(|row| without(row, fields))
+        .collect()
+}
+
 #[test]
 fn listings_of_a_cluster_are_those_of_its_workers() {
     let workers = Workers::start();
@@ -33,24 +51,11 @@ fn listings_of_a_cluster_are_those_of_its_workers() {
         for (daemon, port) in workers.daemons.iter().zip(&workers.ports) {
             let own = daemon.json(&[listing, "--json"]);
             let name = port.address.to_string();
-            let of_worker: Vec<Value> = rows(&all["rows"])
-                .iter()
-                .filter(|row| row["worker"] == name.as_str())
-                .map(|row| {
-                    let mut row = row.clone();
-                    row.as_object_mut().expect("a row").remove("worker");
-                    // The age of a block goes on between two answers.
-                    row.as_object_mut().expect("a row").remove("age_ns");
-                    row
-                })
-                .collect();
+            // The age of a block goes on between two answers.
+            let of_worker = of_worker(&all, &name, &["worker", "age_ns"]);
             let own: Vec<Value> = rows(&own)
                 .iter()
-                .map(|row| {
-                    let mut row = row.clone();
-                    row.as_object_mut().expect("a row").remove("age_ns");
-                    row
-                })
+                .map(|row| without(row, &["age_ns"]))
                 .collect();
             assert_eq!(of_worker, own, "{listing} of {name}");
         }
@@ -380,15 +385,7 @@ fn stages_of_many_workers_stand_for_themselves_in_quantiles_and_peaks() {
             // Witness: what each daemon says on its own socket.
             let own = daemon.json(&["stages", form, "--json"]);
             let name = port.address.to_string();
-            let of_worker: Vec<Value> = rows(&all["rows"])
-                .iter()
-                .filter(|row| row["worker"] == name.as_str())
-                .map(|row| {
-                    let mut row = row.clone();
-                    row.as_object_mut().expect("a row").shift_remove("worker");
-                    row
-                })
-                .collect();
+            let of_worker = of_worker(&all, &name, &["worker"]);
             assert_eq!(of_worker.len(), rows(&own).len(), "{all}");
             for row in rows(&own) {
                 let found = of_worker

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use smtt_daemon::recorder::counts::Ledger;
-use smtt_model::decode::{Event, Fact, Outcome, StageDescribed, TaskEnded, TaskStarted};
+use smtt_model::decode::{Fact, Outcome, StageDescribed, TaskEnded, TaskStarted};
 
-use super::{Daemon, KEY, ctl, golden};
+use super::{Daemon, ctl, golden};
 
 fn text(daemon: &Daemon, arguments: &[&str]) -> String {
     let output = daemon.ctl(arguments);
@@ -323,14 +323,7 @@ fn of_two_times() -> Daemon {
         (5, started(2, 4)),
     ];
     for (age, fact) in facts {
-        daemon.shared.state().apply(Event {
-            time_ns: now - age * S,
-            executor: KEY,
-            pid: 4711,
-            tid: 4711,
-            uid: 1000,
-            fact,
-        });
+        daemon.apply(now - age * S, 1000, fact);
     }
     daemon
 }

@@ -4,7 +4,7 @@ use smtt_common::event::memory::MemoryFigure as F;
 use smtt_model::decode::{Figure, MemoryReported, PeaksReported};
 use smtt_model::state::{CgroupMemory, ChildKind, ChildMemory, KernelMemory, ProcessMemory};
 
-use super::{Daemon, Event, Fact, KEY, ctl};
+use super::{Daemon, Fact, KEY, ctl};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,15 +47,7 @@ fn kernel() -> KernelMemory {
 }
 
 fn apply(daemon: &Daemon, fact: Fact) {
-    let event = Event {
-        time_ns: 16_000_000,
-        executor: KEY,
-        pid: 4711,
-        tid: 4711,
-        uid: 0,
-        fact,
-    };
-    daemon.shared.state().apply(event);
+    daemon.apply(16_000_000, 0, fact);
 }
 
 fn told(examined: bool, figures: &[(F, u64)]) -> Fact {

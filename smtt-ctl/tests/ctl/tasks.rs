@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use smtt_common::event::used::{ACCOUNTS, CPU_NS, HELPER_SHIFT, Helper, TaskUsed};
-use smtt_model::decode::{Event, Fact, StageDescribed};
+use smtt_model::decode::{Fact, StageDescribed};
 use smtt_model::state::TaskReading;
 
 use super::{Daemon, KEY};
@@ -45,14 +45,7 @@ fn daemon() -> Daemon {
     };
     let facts = [used, helper].map(|used| Fact::TaskUsed(Box::new(used)));
     for fact in facts.into_iter().chain([heap]) {
-        daemon.shared.state().apply(Event {
-            time_ns: S,
-            executor: KEY,
-            pid: 4711,
-            tid: 4711,
-            uid: 1000,
-            fact,
-        });
+        daemon.apply(S, 1000, fact);
     }
     daemon
 }
@@ -155,20 +148,14 @@ fn an_application_is_exported_as_a_job_trace() {
     let words = message(&unknown);
     assert!(words.contains("1 task attempts that run"), "{words}");
     assert!(words.contains("1 task attempts whose rows"), "{words}");
-    daemon.shared.state().apply(Event {
-        time_ns: S,
-        executor: KEY,
-        pid: 4711,
-        tid: 4711,
-        uid: 1000,
-        fact: Fact::StageDescribed(StageDescribed {
-            stage_id: 3,
-            tasks: 2,
-            job_id: Some(5),
-            name: "map".to_owned(),
-            ..StageDescribed::default()
-        }),
-    });
+    let stage = StageDescribed {
+        stage_id: 3,
+        tasks: 2,
+        job_id: Some(5),
+        name: "map".to_owned(),
+        ..StageDescribed::default()
+    };
+    daemon.apply(S, 1000, Fact::StageDescribed(stage));
     let output = daemon.ctl(&trace);
     assert!(!message(&output).contains("whose rows"), "{output:?}");
     let job: Value = serde_json::from_slice(&output.stdout).expect("one object");

@@ -1,15 +1,15 @@
 //! A daemon with two names in the list of workers counts once; a worker that claims another's identity removes no other
 //! worker's rows.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write as _;
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use smtt_daemon::metrics::Names;
 use smtt_daemon::server::Web;
 use smtt_web::{Files, Guard};
 
-use super::workers::{Port, Workers, rows, text, worker};
+use super::workers::{Port, Workers, head, passed_on, rows, text, worker};
 
 /// A second address of a worker's daemon.
 fn second(workers: &Workers, daemon: usize) -> Port {
@@ -39,19 +39,11 @@ fn mask_until(
     alter: impl Fn(String) -> String + Send + Sync + 'static,
 ) -> SocketAddr {
     worker(move |mut stream| {
-        let mut head = [0; 4096];
-        let count = stream.read(&mut head).unwrap_or(0);
-        let head = String::from_utf8_lossy(&head[..count]).into_owned();
+        let head = head(&mut stream);
         if head.contains(silent) {
             return;
         }
-        // A body in one piece, which ends with the connection.
-        let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
-        let mut real = TcpStream::connect(real).expect("connected");
-        real.write_all(head.as_bytes()).expect("asked");
-        let mut answer = Vec::new();
-        real.read_to_end(&mut answer).expect("answered");
-        let answer = String::from_utf8(answer).expect("text");
+        let answer = passed_on(&head, real);
         let (answered, body) = answer.split_once("\r\n\r\n").expect("a head");
         let identity = answered
             .lines()
@@ -212,16 +204,9 @@ fn an_answer_to_an_earlier_or_another_question_is_not_confirmed() {
     let real = workers.addresses();
     // It asks the real worker for another selection, and passes on that answer.
     let forger = worker(move |mut stream| {
-        let mut head = [0; 4096];
-        let count = stream.read(&mut head).unwrap_or(0);
-        let head = String::from_utf8_lossy(&head[..count]).into_owned();
+        let head = head(&mut stream);
         let head = head.replacen("/v1/executors", "/v1/executors?app=nowhere", 1);
-        let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
-        let mut real = TcpStream::connect(real[0]).expect("connected");
-        real.write_all(head.as_bytes()).expect("asked");
-        let mut answer = Vec::new();
-        real.read_to_end(&mut answer).expect("answered");
-        let _ = stream.write_all(&answer);
+        let _ = stream.write_all(passed_on(&head, real[0]).as_bytes());
     });
     let real = workers.addresses();
     let addresses = [&[forger], &real[..]].concat();

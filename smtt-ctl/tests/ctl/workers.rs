@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use serde_json::Value;
 use smtt_daemon::metrics::Names;
@@ -15,7 +14,7 @@ use smtt_model::decode::Fact;
 use smtt_web::{Files, Guard};
 use tokio::sync::oneshot;
 
-use super::{Daemon, job};
+use super::{Daemon, Server, job};
 
 pub(super) const TOKEN: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
 
@@ -30,8 +29,7 @@ pub(super) fn secret(folder: &Path, name: &str, text: &str) -> PathBuf {
 /// A metrics port of a daemon.
 pub(super) struct Port {
     pub(super) address: SocketAddr,
-    pub(super) stop: Option<oneshot::Sender<()>>,
-    pub(super) thread: Option<JoinHandle<()>>,
+    _server: Server,
 }
 
 impl Port {
@@ -66,21 +64,26 @@ impl Port {
         });
         Self {
             address,
-            stop: Some(stop),
-            thread: Some(thread),
+            _server: Server::new(stop, thread),
         }
     }
 }
 
-impl Drop for Port {
-    fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// The head of a request.
+pub(super) fn head(stream: &mut TcpStream) -> String {
+    let mut head = [0; 4096];
+    let count = stream.read(&mut head).unwrap_or(0);
+    String::from_utf8_lossy(&head[..count]).into_owned()
+}
+
+/// The answer of the worker at `real` to a request, with a body in one piece, which ends with the connection.
+pub(super) fn passed_on(head: &str, real: SocketAddr) -> String {
+    let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
+    let mut real = TcpStream::connect(real).expect("connected");
+    real.write_all(head.as_bytes()).expect("asked");
+    let mut answer = Vec::new();
+    real.read_to_end(&mut answer).expect("answered");
+    String::from_utf8(answer).expect("text")
 }
 
 /// A worker that answers each connection with `answer`, until the end of the process.
@@ -121,17 +124,9 @@ pub(super) fn altered(
     alter: impl Fn(&str, Value) -> Option<Value> + Send + Sync + 'static,
 ) -> SocketAddr {
     worker(move |mut stream| {
-        let mut head = [0; 4096];
-        let count = stream.read(&mut head).unwrap_or(0);
-        let head = String::from_utf8_lossy(&head[..count]).into_owned();
+        let head = head(&mut stream);
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-        // A body in one piece, which ends with the connection.
-        let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
-        let mut real = TcpStream::connect(real).expect("connected");
-        real.write_all(head.as_bytes()).expect("asked");
-        let mut answer = Vec::new();
-        real.read_to_end(&mut answer).expect("answered");
-        let answer = String::from_utf8(answer).expect("text");
+        let answer = passed_on(&head, real);
         let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
         let body = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
         let (status, body) = match alter(&path, body) {

@@ -60,6 +60,19 @@ fn out_of(description: &str, uncaught: bool, before: u64) -> Noted<Exhausted> {
     }
 }
 
+/// A JVM that the kernel's OOM killer chose.
+fn oom_killed() -> Case {
+    let mut case = ended(9);
+    case.oom.push(at(
+        999 * S,
+        OomKilled {
+            victim_pid: JVM,
+            is_executor: true,
+        },
+    ));
+    case
+}
+
 fn of(case: &Case) -> Verdict {
     let report = judge(case, 5);
     assert!(report.row.sentence.ends_with('.'), "{report:?}");
@@ -149,14 +162,7 @@ fn options_of_the_jvm_end_it_in_other_ways() {
 
 #[test]
 fn the_kernel_names_its_victim_and_the_counts_the_limit() {
-    let mut case = ended(9);
-    case.oom.push(at(
-        999 * S,
-        OomKilled {
-            victim_pid: JVM,
-            is_executor: true,
-        },
-    ));
+    let mut case = oom_killed();
     case.signals.push(sent(JVM, 9, 300));
     assert_eq!(of(&case), Verdict::OomKilled);
     let limits = CgroupLimits {
@@ -305,14 +311,7 @@ fn a_python_worker_dies_while_the_jvm_lives() {
 /// Four tasks with a Python worker each, and room for three of them.
 #[test]
 fn the_advice_says_how_many_cores_fit() {
-    let mut case = ended(9);
-    case.oom.push(at(
-        999 * S,
-        OomKilled {
-            victim_pid: JVM,
-            is_executor: true,
-        },
-    ));
+    let mut case = oom_killed();
     case.outside.cgroup = Some(CgroupLimits {
         limit_bytes: Some(1800 << 20),
         limit_hits: Some((3, 4)),

@@ -1,12 +1,15 @@
 //! All page faults of an executor are counted: between two moments attributed + unattributed grow as the kernel's own
 //! count does, and with the faults before tracing they are that count from the start of the process.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use smtt_tests::application::LOCAL_CLUSTER;
-use smtt_tests::faults::{at_rest, between};
+use smtt_tests::faults::{Pair, at_rest, between};
 use smtt_tests::json::sum;
-use smtt_tests::lab::SparkLab;
+use smtt_tests::lab::{Run, SparkLab};
 use smtt_tests::truth::same_faults;
+use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
 /// Share of the attributed faults that must have a task, in hundredths. The rest is in contexts without a task.
@@ -16,24 +19,38 @@ const TASKS_PERCENT: u64 = 95;
 /// and pages that the kernel makes for itself.
 const LIFE_TOLERANCE: u64 = 100;
 
-#[test]
-fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
-    let lab = SparkLab::new("4.0.5")?;
-    let daemon = lab.daemon()?;
+/// Figures by executor.
+type Figures = BTreeMap<String, Pair>;
+
+/// A PageRank that waits after its last job, and the faults of its executors before the first one and now.
+fn page_rank(
+    lab: &SparkLab,
+    daemon: &Daemon,
+    pages: &str,
+    links_per_page: &str,
+) -> Result<(Run, Figures, Figures)> {
     let application = Application::java(
         &lab.paths,
         LOCAL_CLUSTER,
         "PageRank",
-        &["150000", "10", "4", "4", "MEMORY_ONLY_SER"],
+        &[pages, links_per_page, "4", "4", "MEMORY_ONLY_SER"],
     )?;
     let mut run = lab.run(application.with_marker(&lab.paths))?;
     run.reach("begin")?;
-    let begin = at_rest(&daemon, &run)?;
+    let begin = at_rest(daemon, &run)?;
     assert_eq!(begin.len(), 2, "{begin:?}");
     run.open("begin")?;
     run.open("cached")?;
     run.reach("end")?;
-    let end = at_rest(&daemon, &run)?;
+    let end = at_rest(daemon, &run)?;
+    Ok((run, begin, end))
+}
+
+#[test]
+fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let (mut run, begin, end) = page_rank(&lab, &daemon, "150000", "10")?;
     let faults = between(&begin, &end);
     for (executor, pair) in &faults {
         assert!(
@@ -69,20 +86,7 @@ fn every_fault_of_an_executor_is_accounted_for() -> Result<()> {
 fn with_those_before_tracing_they_are_all_faults_of_a_short_life() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let daemon = lab.daemon()?;
-    let application = Application::java(
-        &lab.paths,
-        LOCAL_CLUSTER,
-        "PageRank",
-        &["40000", "3", "4", "4", "MEMORY_ONLY_SER"],
-    )?;
-    let mut run = lab.run(application.with_marker(&lab.paths))?;
-    run.reach("begin")?;
-    let begin = at_rest(&daemon, &run)?;
-    assert_eq!(begin.len(), 2, "{begin:?}");
-    run.open("begin")?;
-    run.open("cached")?;
-    run.reach("end")?;
-    let end = at_rest(&daemon, &run)?;
+    let (mut run, begin, end) = page_rank(&lab, &daemon, "40000", "3")?;
     for (executor, end) in &end {
         // What the daemon knew of the time before tracing when no task had run: the job is no part of that comparison.
         let before = begin[executor].before;
