@@ -7,6 +7,7 @@
 mod adoption;
 mod executors;
 mod followers;
+mod resync;
 mod unattributed;
 
 use std::future::Future;
