@@ -1,6 +1,6 @@
 //! `smtt-ctl advise`: findings as text.
 
-pub(super) mod of_workers;
+pub(super) mod cluster;
 
 use crate::users;
 use smtt_model::advise::{
@@ -12,7 +12,7 @@ use smtt_model::units;
 use unicode_width::UnicodeWidthStr;
 
 use super::cluster::beside;
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::report::NO_APPLICATION;
 use super::{Exit, Failure, Output};
 use crate::client::Client;
@@ -42,11 +42,11 @@ pub(super) async fn run(
         output.data(&advice)?;
     }
     if advice.applications.is_empty() && question != ListQuery::default() {
-        return Err(nothing(client, "/v1/executors", "applications", &question).await);
+        return Err(no_match(client, "/v1/executors", "applications", &question).await);
     }
     if !output.is_data() {
         output.text(&match client.cluster() {
-            Some(_) if !advice.applications.is_empty() => of_workers::text(&advice, output),
+            Some(_) if !advice.applications.is_empty() => cluster::text(&advice, output),
             _ => text(&advice, output, all),
         })?;
     }

@@ -7,7 +7,7 @@ use smtt_model::sort::{Sort, sort};
 
 use super::args::{By, Query};
 use super::columns::{ListingKind, RDDS, USER};
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::listing::{Rows, data, outcome, text, unfiltered};
 use super::output::{Form as OutputForm, Output};
 use super::table::{self, Column, Form, Table, column};
@@ -136,7 +136,7 @@ pub(super) async fn run(
             };
             data(client, &kind, query, &none, output)?;
         }
-        return Err(nothing(client, kind.path, RDDS.what, &question).await);
+        return Err(no_match(client, kind.path, RDDS.what, &question).await);
     }
     let found = groups.len();
     if output.form == OutputForm::Text && !all {

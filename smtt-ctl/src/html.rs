@@ -2,13 +2,13 @@
 //! The client makes it from the daemon's responses, so that the daemon stays small.
 
 mod chart;
+mod cluster;
 mod document;
 mod findings;
-mod lead;
 mod markup;
-mod of_workers;
 mod rdds;
 mod sections;
+mod summary;
 mod tables;
 mod tasks;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use smtt_model::protocol::{ApplicationReport, Histories, ListQuery, Report, Stat
 use smtt_model::rows::{ApplicationKey, ExecutorId, Listing, PagesRow, RddRow, StageRow, TaskRow};
 
 use super::args::{By, Filters};
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::report::NO_APPLICATION;
 use super::{Exit, Failure, say};
 use crate::client::Client;
@@ -119,7 +119,7 @@ pub(super) async fn run(
     output: Option<&Path>,
 ) -> Result<Exit, Failure> {
     if let Some(cluster) = client.cluster() {
-        return of_workers::run(client, cluster, filter, by, output).await;
+        return cluster::run(client, cluster, filter, by, output).await;
     }
     let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     let status: Status = client.get("/v1/status").await?;
@@ -152,7 +152,7 @@ async fn folder<'a>(
     if known.is_empty() {
         let question = filter.question();
         if question != ListQuery::default() {
-            return Err(nothing(client, "/v1/executors", "applications", &question).await);
+            return Err(no_match(client, "/v1/executors", "applications", &question).await);
         }
         return Err(Failure::Nothing(NO_APPLICATION.trim_end().to_owned()));
     }

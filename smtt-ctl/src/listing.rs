@@ -1,7 +1,7 @@
 //! The listings: executors, stages, tasks, RDDs, blocks.
 
 pub mod choice;
-pub mod nothing;
+pub mod no_match;
 pub mod since;
 
 use serde::Serialize;
@@ -79,7 +79,7 @@ pub(super) async fn run(
         output.text(&text)?;
     }
     if selected == 0 && question != unfiltered(&question) {
-        return Err(nothing::nothing(client, kind.path, kind.what, &question).await);
+        return Err(no_match::no_match(client, kind.path, kind.what, &question).await);
     }
     Ok(outcome(kind, &listing.summary))
 }

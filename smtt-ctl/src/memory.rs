@@ -8,7 +8,7 @@ use smtt_model::state::part_text;
 use smtt_model::units;
 
 use super::args::Query;
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::listing::{hidden, objects, on, unfiltered};
 use super::{Exit, Failure, Output, say};
 use crate::client::Client;
@@ -83,7 +83,7 @@ pub(super) async fn run(
         output.text(&(texts.join("\n") + &hidden))?;
     }
     if listing.rows.is_empty() && is_filtered {
-        return Err(nothing(client, "/v1/memory", "executors", &question).await);
+        return Err(no_match(client, "/v1/memory", "executors", &question).await);
     }
     let unread = |row: &&MemoryRow| row.resident_bytes.is_none();
     if listing.rows.iter().any(|row| unread(&row)) {

@@ -7,7 +7,7 @@ use smtt_model::units;
 use super::advise::wrapped;
 use super::args::{PagesBy, Query};
 use super::columns::ListingKind;
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::listing::{Rows, data, heap_notes, text, unfiltered};
 use super::output;
 use super::table::{Column, Form, column};
@@ -98,7 +98,7 @@ pub(super) async fn run(
         output.text(&said)?;
     }
     if listing.rows.is_empty() && question != unfiltered(&question) {
-        return Err(nothing(client, kind.path, kind.what, &question).await);
+        return Err(no_match(client, kind.path, kind.what, &question).await);
     }
     let resolved = |row: &Map<String, Value>| row.get("resolved_bytes").is_some_and(Value::is_u64);
     if !listing.rows.is_empty()

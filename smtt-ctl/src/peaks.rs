@@ -7,7 +7,7 @@ use smtt_model::rows::{Listing, StageRow};
 use smtt_model::units;
 
 use super::args::Query;
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::listing::{hidden, objects, on, unfiltered};
 use super::memory::peak_value;
 use super::{Exit, Failure, Output};
@@ -27,7 +27,7 @@ pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Resul
         objects(client, query, &listing, output)?;
     }
     if listing.rows.is_empty() && is_filtered {
-        return Err(nothing(client, "/v1/stages", "stages", &question).await);
+        return Err(no_match(client, "/v1/stages", "stages", &question).await);
     }
     if output.is_data() {
         return Ok(Exit::Fine);

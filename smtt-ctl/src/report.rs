@@ -1,6 +1,6 @@
 //! `smtt-ctl report`: a readable summary per application.
 
-pub(super) mod of_workers;
+pub(super) mod cluster;
 
 use crate::users;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use smtt_model::units;
 use super::advise::wrapped;
 use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::table::{self, Column, Form, column};
 use super::{Exit, Failure, Output, groups, listing, status};
 use crate::client::Client;
@@ -45,7 +45,7 @@ pub(super) async fn run(
         ));
     }
     if let Some(cluster) = client.cluster() {
-        return of_workers::run(client, cluster, output, filter, by).await;
+        return cluster::run(client, cluster, output, filter, by).await;
     }
     let report: Report = client.ask_one("/v1/report", &filter.question()).await?;
     if output.is_data() {
@@ -53,7 +53,7 @@ pub(super) async fn run(
     }
     let question = filter.question();
     if report.applications.is_empty() && question != ListQuery::default() {
-        return Err(nothing(client, "/v1/executors", "applications", &question).await);
+        return Err(no_match(client, "/v1/executors", "applications", &question).await);
     }
     if !output.is_data() {
         let mut said = text(&report, output);

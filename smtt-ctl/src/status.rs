@@ -1,6 +1,6 @@
 //! `smtt-ctl status`: probes, losses, and the daemon's own resource usage.
 
-mod of_workers;
+mod cluster;
 
 use serde_json::{Map, Value, json};
 use smtt_model::ledger::Hop;
@@ -77,7 +77,7 @@ const LEDGER: &[Column] = &[
 /// Requests the status and prints it.
 pub(super) async fn run(client: &Client, output: Output) -> Result<Exit, Failure> {
     if let Some(cluster) = client.cluster() {
-        return of_workers::run(client, cluster, output).await;
+        return cluster::run(client, cluster, output).await;
     }
     let status: Status = client.get("/v1/status").await?;
     if output.is_data() {

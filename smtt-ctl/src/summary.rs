@@ -7,7 +7,7 @@ use smtt_model::rows::{Quantiles, StageSummaryRow};
 use smtt_model::units;
 
 use super::args::Query;
-use super::listing::nothing::nothing;
+use super::listing::no_match::no_match;
 use super::listing::{Rows, hidden, objects, on, unfiltered};
 use super::{Exit, Failure, Output};
 use crate::client::Client;
@@ -28,7 +28,7 @@ pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Resul
         objects(client, query, &listing, output)?;
     }
     if listing.rows.is_empty() && is_filtered {
-        return Err(nothing(client, "/v1/stages/summary", "stages", &question).await);
+        return Err(no_match(client, "/v1/stages/summary", "stages", &question).await);
     }
     if output.is_data() {
         return Ok(Exit::Fine);

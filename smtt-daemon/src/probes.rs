@@ -1,7 +1,7 @@
 //! Owner of everything in the kernel: programs, maps, links. Only this module and [`crate::ring`] name aya types.
 
 mod attach;
-mod before;
+mod before_tracing;
 mod cpus;
 mod fault_time;
 mod health;
@@ -41,7 +41,7 @@ use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use self::attach::FaultHooks;
-use self::before::Before;
+use self::before_tracing::Before;
 use self::cpus::Cpus;
 use self::fault_time::FaultTimer;
 pub use self::kernel_log::KernelLog;

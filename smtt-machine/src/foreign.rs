@@ -73,6 +73,7 @@ impl Mapped {
     ///
     /// # Errors
     /// When there is none.
+    #[cfg(test)]
     pub fn of_path(path: &Path) -> io::Result<Self> {
         let file = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
         Ok(Self { file: file.into() })

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod executors;
+mod for_advise;
 mod functions;
 mod groups;
 mod history;
@@ -13,7 +14,6 @@ mod pages;
 mod part;
 mod quantiles;
 mod rdds;
-mod short;
 mod splits;
 mod used;
 mod work;

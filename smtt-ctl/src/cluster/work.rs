@@ -11,7 +11,7 @@ use super::{Cluster, with_columns};
 use crate::args::Query;
 use crate::client::{Client, with_query};
 use crate::columns::{ListingKind, QUERIES};
-use crate::listing::nothing::nothing;
+use crate::listing::no_match::no_match;
 use crate::listing::since::Recent;
 use crate::listing::{Rows, data, outcome, text, unfiltered};
 use crate::output::Form as OutputForm;
@@ -71,7 +71,7 @@ pub async fn run(
         output.text(&said)?;
     }
     if rows_total == 0 && has_conditions {
-        return Err(nothing(client, kind.path, kind.what, &question).await);
+        return Err(no_match(client, kind.path, kind.what, &question).await);
     }
     Ok(outcome(kind, &listing.summary))
 }

@@ -11,7 +11,7 @@ use smtt_model::units;
 
 use super::markup::Markup;
 use super::timeline::Timeline;
-use super::{Facts, OfWorker, findings, lead, on, rdds, sections, shortened, tasks};
+use super::{Facts, OfWorker, findings, on, rdds, sections, shortened, summary, tasks};
 use crate::cluster::named;
 use crate::users;
 
@@ -167,7 +167,7 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
         header.element("h1", &[], |h1| {
             h1.claimed(title);
         });
-        lead::lead(header, facts);
+        summary::first_sentence(header, facts);
         header.element("p", &[("class", "soft")], |line| {
             line.text("Application ");
             let id = facts.application.application().label();

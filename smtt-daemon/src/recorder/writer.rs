@@ -130,6 +130,7 @@ impl Writer {
     }
 
     /// As [`Writer::new`], with another time between retries.
+    #[cfg(test)]
     #[must_use]
     pub const fn retry_every(mut self, retry: Duration) -> Self {
         self.retry = retry;

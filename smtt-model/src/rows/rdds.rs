@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::for_advise::matters;
 use super::page_walks::is_sampled;
-use super::short::matters;
 use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{Doing, RddKey};
 use crate::decode::{Contents, RddDescribed};

@@ -9,7 +9,7 @@ use super::Process;
 use super::inode::Page;
 use super::known::{Digest, Known};
 use super::link::Links;
-use super::pace::Pace;
+use super::rate_limit::Pace;
 
 /// Device and inode of an open file, as its file system shows them. While it has probes the kernel keeps the file, so they
 /// are of no other one, but an overlay shows another inode by them after a change.

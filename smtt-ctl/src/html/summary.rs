@@ -40,7 +40,7 @@ fn seconds(ns: u64) -> String {
 }
 
 /// Writes the sentences.
-pub fn lead(header: &mut Markup, facts: &Facts) {
+pub fn first_sentence(header: &mut Markup, facts: &Facts) {
     let task_ns = time_of(&facts.stages);
     let (losses, unknown) = losses(facts);
     header.element("p", &[("class", "lead"), ("id", "lead")], |line| {

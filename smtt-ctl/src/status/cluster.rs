@@ -11,7 +11,7 @@ use smtt_model::units;
 use crate::client::Client;
 use crate::cluster::{Cluster, Merge as _};
 use crate::output::Form as OutputForm;
-use crate::report::of_workers::degraded;
+use crate::report::cluster::degraded;
 use crate::table::{self, Column, Form, column};
 use crate::{Exit, Failure, Output};
 

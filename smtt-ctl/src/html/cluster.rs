@@ -14,7 +14,7 @@ use smtt_model::state::history::{INTERVAL_NS, NODES_MAX, POINTS_MAX, Point, RDDS
 
 use super::tasks::{ENDED, TASKS, longest};
 use super::{Asked, Facts, OfWorker, file_names, folder, own_tasks, shortened, write};
-use crate::advise::of_workers::groups;
+use crate::advise::cluster::groups;
 use crate::args::{By, Filters};
 use crate::client::{Client, with_query};
 use crate::cluster::{Cluster, OfApplication, Reports, named};

@@ -24,7 +24,7 @@ struct Condition {
 }
 
 /// The failure of a query that selects no row of a listing. `what` are the rows.
-pub(crate) async fn nothing(
+pub(crate) async fn no_match(
     client: &Client,
     path: &'static str,
     what: &str,

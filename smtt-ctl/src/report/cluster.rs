@@ -9,12 +9,12 @@ use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
 use super::{classes, groups_text, heading, section_of, title};
-use crate::advise::of_workers::findings_text;
+use crate::advise::cluster::findings_text;
 use crate::advise::wrapped;
 use crate::args::{By, Filters, TABLE_ROWS};
 use crate::client::Client;
 use crate::cluster::{Cluster, OfApplication, Reports, beside, named};
-use crate::listing::nothing::nothing;
+use crate::listing::no_match::no_match;
 use crate::output::Form as OutputForm;
 use crate::table::cut;
 use crate::{Exit, Failure, Output, columns, groups, listing, users};
@@ -43,7 +43,7 @@ pub(super) async fn run(
         OutputForm::Text | OutputForm::Plain => {}
     }
     if reports.applications.is_empty() && question != ListQuery::default() {
-        return Err(nothing(client, "/v1/executors", "applications", &question).await);
+        return Err(no_match(client, "/v1/executors", "applications", &question).await);
     }
     if !output.is_data() {
         let mut said = without(&cluster.failures(), cluster.missing().1, output);
