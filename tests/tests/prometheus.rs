@@ -649,7 +649,7 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     );
     ensure!(passed.scrapes > 5, "{passed:?}");
     ensure!(passed.compressed == passed.scrapes, "{passed:?}");
-    ensure!(5.0 * mean < text.len() as f64, "{passed:?}");
+    ensure!(3.0 * mean < text.len() as f64, "{passed:?}");
     promtool(&programs, &packaging, &["check", "metrics"], &text)?;
     let there: BTreeSet<&str> = text
         .lines()
