@@ -22,7 +22,7 @@ const SECTIONS: [(&str, &str); 9] = [
     ("rdds", "RDDs"),
     ("single", "RDDs over time, one by one"),
     ("execution", "Execution memory"),
-    ("tasks", "Tasks"),
+    ("attempts", "Tasks"),
     ("functions", "Functions"),
     ("executors", "Executors"),
     ("measured", "How it was measured"),

@@ -328,7 +328,10 @@ pub fn functions(body: &mut Markup, facts: &Facts) {
                 let (tasks, time) = (line.stage.tasks, line.stage.duration_ns);
                 Cell::Name(
                     stage_name(facts, line.id),
-                    format!("{} tasks, {}", units::count(tasks), units::duration(time)),
+                    match tasks {
+                        1 => format!("1 task, {}", units::duration(time)),
+                        _ => format!("{} tasks, {}", units::count(tasks), units::duration(time)),
+                    },
                 )
             }),
             Column::new(

@@ -333,13 +333,13 @@ fn the_report_of_a_worker_is_readable_everywhere() -> Result<()> {
 fn work(seen: &Seen<'_>, width: u32, is_dark: bool) -> Result<()> {
     let what = format!("tasks and functions, {width} pixels");
     seen.0.look(width, 1000, is_dark)?;
-    for id in ["tasks", "functions"] {
+    for id in ["attempts", "functions"] {
         seen.0.click(&format!("nav a[href='#{id}']"))?;
         let is_open = format!("return document.querySelector('#{id} details').open");
         seen.0.until(&is_open)?;
     }
     seen.0.run(
-        "document.querySelectorAll('section > details').forEach((part) => { part.open = part.closest('#tasks, #functions') !== null; })",
+        "document.querySelectorAll('section > details').forEach((part) => { part.open = part.closest('#attempts, #functions') !== null; })",
     )?;
     let rows = |id: &str| format!("document.querySelectorAll('#{id} tbody tr').length");
     // Each task attempt has most of something, at most once each.

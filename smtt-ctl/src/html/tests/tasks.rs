@@ -80,7 +80,7 @@ fn tasks_with_most_of_a_figure_are_listed_once_and_the_others_not() {
     // Its heading; 20 by CPU time, of which the first are also among those of equal durations and faults.
     assert!((23..=62).contains(&rows.len()), "{}", rows.len());
     assert!(rows[1].starts_with("0|"), "{}", rows[1]);
-    for (id, figure) in [("900|", "70,000"), ("901|", "7.0 GiB"), ("902|", "77.0 s")] {
+    for (id, figure) in [("900|", "70,000"), ("901|", "7.0 GiB"), ("902|", "1m17s")] {
         let of: Vec<&String> = rows.iter().filter(|row| row.starts_with(id)).collect();
         assert_eq!(of.len(), 1, "{id}");
         assert!(of[0].contains(figure), "{}", of[0]);
@@ -106,7 +106,7 @@ fn functions_add_up_by_stage_with_the_interval_of_all_samples() {
     assert_eq!(rows.len(), 1 + 3 + 2, "{rows:?}");
     // 300 of 400 samples, 100 of 400; Wilson's intervals as an independent calculator has them.
     assert!(
-        rows[1].starts_with("3: links|2 tasks, 0.2 s|sort|75.0 %|70.5 %|79.0 %|300|60.0 ms|4"),
+        rows[1].starts_with("3: links|2 tasks, 200.0 ms|sort|75.0 %|70.5 %|79.0 %|300|60.0 ms|4"),
         "{}",
         rows[1]
     );
@@ -116,13 +116,13 @@ fn functions_add_up_by_stage_with_the_interval_of_all_samples() {
         rows[2]
     );
     assert!(
-        rows[3].contains("|outside the spans|") && rows[3].contains("0.1 s"),
+        rows[3].contains("|outside the spans|") && rows[3].contains("140.0 ms"),
         "{}",
         rows[3]
     );
     // Without samples there is no share, and no zero.
     assert!(
-        rows[4].starts_with("4|1 tasks, 0.1 s|sort|–|–|–|–|30.0 ms|2"),
+        rows[4].starts_with("4|1 task, 100.0 ms|sort|–|–|–|–|30.0 ms|2"),
         "{}",
         rows[4]
     );
@@ -159,4 +159,20 @@ fn functions_are_bounded_in_stages_in_functions_and_in_the_length_of_a_name() {
 fn without_ended_tasks_the_section_says_so() {
     let page = document::page(&facts("links", 1));
     assert!(page.contains("No ended task with functions is known"));
+}
+
+#[test]
+fn no_two_parts_have_the_same_anchor() {
+    let mut facts = facts("links", 3);
+    facts.ended = vec![ended(&facts, 3, [1, 1])];
+    facts.ended_total = 1;
+    let page = document::page(&facts);
+    let document = parsed(&page);
+    let ids = document
+        .descendants()
+        .filter_map(|node| node.attribute("id"));
+    let mut seen = std::collections::BTreeSet::new();
+    for id in ids {
+        assert!(seen.insert(id), "{id} twice");
+    }
 }
