@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::Refusal;
 use super::quantiles::{executor_distributions, task_distributions};
 use super::routes::{Answer, Parameters, filtered, known};
-use super::tasks::{STATUSES as TASK_STATUSES, key, positions, read};
+use super::tasks::{STATUSES as TASK_STATUSES, Selection, key, positions, read};
 use crate::open::App;
 use crate::out::Kind;
 
@@ -141,7 +141,13 @@ fn detailed(app: &App, mut stage: Map<String, Value>, with: &With) -> Result<Val
         .map_err(Refusal::failed)?;
     if with.tasks {
         let tasks = app.tasks().map_err(Refusal::failed)?;
-        let rows = positions(app, &tasks, key, None, &with.statuses).map_err(Refusal::failed)?;
+        let selection = Selection {
+            statuses: &with.statuses,
+            order: None,
+            offset: 0,
+            length: usize::MAX,
+        };
+        let rows = positions(app, &tasks, key, &selection).map_err(Refusal::failed)?;
         let Some(left) = with.left.get().checked_sub(rows.len()) else {
             return Err(Refusal::bad(format!(
                 "with the {} tasks of stage {} the answer has more than {MOST}: ask for pages of taskList, or for details=false",

@@ -36,10 +36,14 @@ pub(super) fn list(app: &App, id: &str, attempt: &str, parameters: &Parameters) 
     };
     let statuses = known(parameters, "status", &STATUSES)?;
     let tasks = app.tasks().map_err(Refusal::failed)?;
-    let page = positions(app, &tasks, stage, order, &statuses).and_then(|positions| {
-        let page: Vec<u64> = positions.into_iter().skip(offset).take(length).collect();
-        read(app, &tasks, &page)
-    });
+    let selection = Selection {
+        statuses: &statuses,
+        order,
+        offset,
+        length,
+    };
+    let page = positions(app, &tasks, stage, &selection);
+    let page = page.and_then(|page| read(app, &tasks, &page));
     Ok(Value::from(page.map_err(Refusal::failed)?).to_string())
 }
 
@@ -48,48 +52,109 @@ pub(super) fn key(id: &str, attempt: &str) -> Option<(i32, i32)> {
     Some((id.parse().ok()?, attempt.parse().ok()?))
 }
 
-/// Rows of a stage's tasks in the order that was asked for: by id, or by run time (`Some(true)`: the longest first).
+/// Which tasks of a stage are asked for: statuses (none: all), order (by id, or by run time; `Some(true)`: the longest
+/// first), and the part of that order.
+pub(super) struct Selection<'a> {
+    pub(super) statuses: &'a [&'a str],
+    pub(super) order: Option<bool>,
+    pub(super) offset: usize,
+    pub(super) length: usize,
+}
+
+/// What a task is sorted by: its run time or nothing, its id, and its row.
+type Key = (i64, i64, u64);
+
+/// Rows of the tasks that are asked for, in their order. Only what they are chosen by is read, of one row group at a time.
 pub(super) fn positions(
     app: &App,
     tasks: &Reader,
     stage: (i32, i32),
-    order: Option<bool>,
-    statuses: &[&str],
+    selection: &Selection<'_>,
 ) -> Result<Vec<u64>, ParquetError> {
     let ranges = app.rows(tasks, stage)?;
-    let mut positions: Vec<u64> = ranges.iter().cloned().flatten().collect();
-    let ids = tasks.numbers("task_id", &ranges)?;
-    let status = if order.is_some() || !statuses.is_empty() {
-        tasks.texts("status", &ranges)?
+    let (mut keys, mut start) = (Vec::new(), 0);
+    for count in tasks.groups() {
+        let end = start + count;
+        let here = ranges
+            .iter()
+            .map(|range| range.start.max(start)..range.end.min(end))
+            .filter(|range| range.start < range.end);
+        for range in here {
+            add(tasks, range, selection, &mut keys)?;
+        }
+        start = end;
+    }
+    let page = page(&mut keys, selection.offset, selection.length);
+    Ok(page.iter().map(|key| key.2).collect())
+}
+
+/// Adds the keys of a range of rows.
+fn add(
+    tasks: &Reader,
+    range: Range<u64>,
+    selection: &Selection<'_>,
+    keys: &mut Vec<Key>,
+) -> Result<(), ParquetError> {
+    let start = range.start;
+    let range = std::slice::from_ref(&range);
+    let ids = tasks.numbers("task_id", range)?;
+    let (statuses, order) = (selection.statuses, selection.order);
+    let times = match order {
+        Some(_) => tasks.numbers("executor_run_time_ms", range)?,
+        None => Vec::new(),
+    };
+    // Whether a task succeeded, and whether its status is asked for.
+    let of = |status: &[u8]| {
+        let is = |wanted: &&str| wanted.as_bytes().eq_ignore_ascii_case(status);
+        (
+            status == b"SUCCESS",
+            statuses.is_empty() || statuses.iter().any(is),
+        )
+    };
+    let states = if order.is_some() || !statuses.is_empty() {
+        tasks.texts_as("status", range, &of)?
     } else {
         Vec::new()
     };
-    let times = match order {
-        Some(_) => tasks.numbers("executor_run_time_ms", &ranges)?,
-        None => Vec::new(),
-    };
     // Spark's index has unsuccessful tasks below the others: minus their time, minus one.
-    let time = |row: usize| match times[row] {
+    let time = |row: usize, succeeded: bool| match times[row] {
         None => -1,
-        Some(time) if status[row].as_deref() == Some("SUCCESS") => time,
+        Some(time) if succeeded => time,
         Some(time) => time.wrapping_neg().wrapping_sub(1),
     };
-    let mut rows: Vec<usize> = (0..positions.len()).collect();
-    if !statuses.is_empty() {
-        rows.retain(|&row| {
-            let status = status[row].as_deref().unwrap_or_default();
-            statuses
-                .iter()
-                .any(|wanted| wanted.eq_ignore_ascii_case(status))
-        });
+    for (row, id) in ids.into_iter().enumerate() {
+        let state = states.get(row).copied().flatten();
+        let (succeeded, is_wanted) = state.unwrap_or((false, statuses.is_empty()));
+        if !is_wanted {
+            continue;
+        }
+        let time = match order {
+            None => 0,
+            Some(false) => time(row, succeeded),
+            // The complement orders the other way round.
+            Some(true) => !time(row, succeeded),
+        };
+        keys.push((time, id.unwrap_or(i64::MIN), start + row as u64));
     }
-    match order {
-        None => rows.sort_by_key(|&row| ids[row]),
-        Some(false) => rows.sort_by_key(|&row| (time(row), ids[row])),
-        Some(true) => rows.sort_by_key(|&row| (std::cmp::Reverse(time(row)), ids[row])),
+    Ok(())
+}
+
+/// A part of the keys in their order. Only that part is sorted: a stage may have a million tasks.
+fn page(keys: &mut [Key], offset: usize, length: usize) -> &[Key] {
+    if offset >= keys.len() || length == 0 {
+        return &[];
     }
-    positions = rows.into_iter().map(|row| positions[row]).collect();
-    Ok(positions)
+    if offset > 0 {
+        keys.select_nth_unstable(offset);
+    }
+    let rest = &mut keys[offset..];
+    if length < rest.len() {
+        rest.select_nth_unstable(length);
+    }
+    let length = length.min(rest.len());
+    let page = &mut rest[..length];
+    page.sort_unstable();
+    page
 }
 
 /// Tasks of rows, as the REST API shows them, in the order of `page`.
@@ -253,3 +318,6 @@ fn shown(value: &dyn Fn(usize) -> i64) -> Value {
         },
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,23 @@
 //! Reads columns of a table, and of each only the rows that are asked for.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::Cursor;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use nix::fcntl::OFlag;
 use parquet::basic::{ConvertedType, Type};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::page::PageReader;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::DataType;
 use parquet::errors::{ParquetError, Result};
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::reader::{
+    ChunkReader, FileReader, Length, SerializedFileReader, SerializedPageReader,
+};
 use parquet::schema::types::ColumnDescriptor;
 
 use super::columns::{Kind, Table, Unknown};
@@ -27,6 +34,9 @@ const ROWS: u64 = 1 << 30;
 const READ_ROWS: u64 = 32 << 20;
 /// Bytes of texts that one call reads at most.
 const READ_BYTES: usize = 512 << 20;
+/// Bytes of a column of a row group up to which it is read at once. To skip a page, only its head is then looked at in
+/// memory.
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Unknown columns of a table that are kept at most.
 pub const UNKNOWN: usize = 64;
@@ -34,6 +44,8 @@ pub const UNKNOWN: usize = 64;
 /// A table that is open for reading.
 pub struct Reader {
     file: SerializedFileReader<Source>,
+    /// The same file.
+    bytes: File,
     groups: Vec<u64>,
     /// Row groups in which columns have no values of their own.
     derived: [Vec<bool>; DERIVED.len()],
@@ -65,6 +77,7 @@ impl Reader {
         if metadata.len() > most {
             return Err(damaged(&format!("the file has more than {most} bytes")));
         }
+        let bytes = file.try_clone()?;
         let file = guarded(|| footer::open(file, 1))?;
         let mut groups = Vec::new();
         let mut rows = 0_u64;
@@ -88,6 +101,7 @@ impl Reader {
         }
         let mut reader = Self {
             file,
+            bytes,
             groups,
             derived: Default::default(),
         };
@@ -267,7 +281,25 @@ impl Reader {
         texts.map(Some)
     }
 
-    #[expect(clippy::type_complexity, reason = "used by the two functions above")]
+    /// What `of` makes of each text of a column, as [`Reader::numbers`]. No text is kept.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn texts_as<V>(
+        &self,
+        column: &str,
+        rows: &[Range<u64>],
+        of: &dyn Fn(&[u8]) -> V,
+    ) -> Result<Vec<Option<V>>> {
+        self.column(column, rows, &mut |reader, ranges, out| match reader {
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                read(reader, ranges, out, |value| Some(of(value.data())))
+            }
+            _ => Err(wrong_type(column)),
+        })
+    }
+
+    #[expect(clippy::type_complexity, reason = "used by the functions above")]
     fn column<V>(
         &self,
         column: &str,
@@ -303,13 +335,80 @@ impl Reader {
                 .collect();
             if !here.is_empty() {
                 guarded(|| {
-                    let group = self.file.get_row_group(at)?;
-                    read(group.get_column_reader(index)?, &here, &mut out)
+                    let pages = self.pages(at, index, count)?;
+                    let reader = get_column_reader(schema.column(index), pages);
+                    read(reader, &here, &mut out)
                 })?;
             }
             start = end;
         }
         Ok(out)
+    }
+
+    /// Pages of a column of a row group.
+    fn pages(&self, group: usize, column: usize, rows: u64) -> Result<Box<dyn PageReader>> {
+        let described = self.file.metadata().row_group(group).column(column);
+        let Some(chunk) = Chunk::read(&self.bytes, described)? else {
+            return self
+                .file
+                .get_row_group(group)?
+                .get_column_page_reader(column);
+        };
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        let pages = SerializedPageReader::new(Arc::new(chunk), described, rows, None)?;
+        Ok(Box::new(pages))
+    }
+}
+
+/// A column of a row group, in memory as it is in the file.
+struct Chunk {
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Chunk {
+    /// Reads it; `None` where it has more than [`CHUNK_BYTES`].
+    fn read(file: &File, described: &ColumnChunkMetaData) -> Result<Option<Self>> {
+        let (start, length) = described.byte_range();
+        if length > CHUNK_BYTES {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        file.read_exact_at(&mut bytes, start)?;
+        let bytes = bytes.into();
+        Ok(Some(Self { start, bytes }))
+    }
+
+    /// Its bytes from a position of the file on.
+    fn from(&self, start: u64) -> Result<Bytes> {
+        let at = start.checked_sub(self.start);
+        let at = at.and_then(|at| usize::try_from(at).ok());
+        match at.filter(|at| *at <= self.bytes.len()) {
+            Some(at) => Ok(self.bytes.slice(at..)),
+            None => Err(ParquetError::EOF("a page is not in its column".to_owned())),
+        }
+    }
+}
+
+impl Length for Chunk {
+    fn len(&self) -> u64 {
+        self.start.saturating_add(self.bytes.len() as u64)
+    }
+}
+
+impl ChunkReader for Chunk {
+    type T = Cursor<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        Ok(Cursor::new(self.from(start)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        let bytes = self.from(start)?;
+        if length > bytes.len() {
+            return Err(ParquetError::EOF("a page ends after its column".to_owned()));
+        }
+        Ok(bytes.slice(..length))
     }
 }
 
