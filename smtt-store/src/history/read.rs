@@ -334,8 +334,10 @@ impl Reader {
                 .map(|range| range.start - start..range.end - start)
                 .collect();
             if !here.is_empty() {
+                // The list of applications asks for the first row only, which is in the first page.
+                let is_first = here.iter().all(|range| range.end == 1);
                 guarded(|| {
-                    let pages = self.pages(at, index, count)?;
+                    let pages = self.pages(at, index, count, is_first)?;
                     let reader = get_column_reader(schema.column(index), pages);
                     read(reader, &here, &mut out)
                 })?;
@@ -346,17 +348,22 @@ impl Reader {
     }
 
     /// Pages of a column of a row group.
-    fn pages(&self, group: usize, column: usize, rows: u64) -> Result<Box<dyn PageReader>> {
+    fn pages(
+        &self,
+        group: usize,
+        column: usize,
+        rows: u64,
+        is_first: bool,
+    ) -> Result<Box<dyn PageReader>> {
         let described = self.file.metadata().row_group(group).column(column);
-        let Some(chunk) = Chunk::read(&self.bytes, described)? else {
-            return self
-                .file
-                .get_row_group(group)?
-                .get_column_page_reader(column);
-        };
-        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-        let pages = SerializedPageReader::new(Arc::new(chunk), described, rows, None)?;
-        Ok(Box::new(pages))
+        if !is_first && let Some(chunk) = Chunk::read(&self.bytes, described)? {
+            let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+            let pages = SerializedPageReader::new(Arc::new(chunk), described, rows, None)?;
+            return Ok(Box::new(pages));
+        }
+        self.file
+            .get_row_group(group)?
+            .get_column_page_reader(column)
     }
 }
 

@@ -188,6 +188,48 @@ fn a_column_of_a_row_group_is_one_page() {
 }
 
 #[test]
+fn columns_of_any_size_are_read_by_row() {
+    // Digits without order: the larger table's column has more than is read at once.
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut text = || {
+        let mut digit = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            format!("{state:016x}")
+        };
+        (0..200).map(&mut digit).collect::<String>()
+    };
+    for (rows, is_large) in [(20, false), (1000, true)] {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let texts: Vec<String> = (0..rows).map(|_| text()).collect();
+        let mut batch = Batch::new(&META);
+        for text in &texts {
+            batch.push(&["kind", "id", text].map(Cell::Text));
+        }
+        let mut writer = Writer::create(&META, folder.path(), "1", &[]).expect("creates");
+        writer.write(&batch).expect("writes");
+        let bytes = writer.finish().expect("finishes").bytes;
+        assert_eq!(bytes > 1 << 20, is_large, "{bytes}");
+        let path = place::table(folder.path(), "meta");
+        let reader = Reader::open(&path, "meta").expect("opens");
+        let read = |ranges: &[std::ops::Range<u64>]| -> Vec<String> {
+            let texts = reader.texts("json", ranges).expect("reads");
+            texts.into_iter().flatten().collect()
+        };
+        let end = rows as u64;
+        assert_eq!(read(&[0..end]), texts);
+        assert_eq!(read(&[0..1]), texts[..1]);
+        let some = read(&[3..5, 11..12, end - 2..end]);
+        let expected = [&texts[3..5], &texts[11..12], &texts[rows - 2..]].concat();
+        assert_eq!(some, expected);
+        let lengths = reader.texts_as("json", &[0..end], &|text| text.len());
+        let lengths = lengths.expect("reads");
+        assert!(lengths.iter().all(|it| *it == Some(3200)), "{lengths:?}");
+    }
+}
+
+#[test]
 fn absent_values_stay_absent() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let mut writer = Writer::create(&TASKS, folder.path(), "1", &[]).expect("creates");
