@@ -21,6 +21,8 @@ const DOCUMENT_BYTES: usize = 256 << 20;
 const LARGEST_DOCUMENT: usize = 64 << 20;
 /// Bytes of the name of a kind that this version does not know, and of a document's id there, at most.
 const OTHER_NAMES: usize = 64;
+/// Bytes of memory that such a document takes beside its names and its text: a place in a map, and three allocations.
+const OTHER_ENTRY: usize = 128;
 /// Bytes of different texts at which a row group ends early: messages of failed tasks can be long.
 const TEXT_BYTES: usize = 32 << 20;
 /// Rows of SQL metrics in a row group at most.
@@ -382,8 +384,10 @@ impl Out {
     /// Adds a document of a kind that this version does not know, as it is. One without place is counted.
     pub fn other(&mut self, kind: &str, id: &str, text: String) {
         let key = (kind.to_owned(), id.to_owned());
-        let before = self.others.get(&key).map_or(0, String::len);
-        let bytes = self.document_bytes - before + text.len();
+        // Many documents without text take memory, too.
+        let own = OTHER_ENTRY + kind.len() + id.len();
+        let before = self.others.get(&key).map_or(0, |text| own + text.len());
+        let bytes = self.document_bytes - before + own + text.len();
         let fits = kind.len() <= OTHER_NAMES && id.len() <= OTHER_NAMES;
         if !fits || text.len() > LARGEST_DOCUMENT || bytes > self.most {
             self.dropped += 1;

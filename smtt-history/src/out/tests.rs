@@ -126,3 +126,24 @@ fn the_application_s_own_documents_have_room_and_details_give_way_first() {
     out.meta(Kind::Application, "", &json!("x".repeat(OWN_BYTES)));
     assert_eq!(out.dropped, 9 + 11 + 2);
 }
+
+#[test]
+fn documents_of_unknown_kinds_take_room_without_a_text() {
+    let store = tempfile::tempdir().expect("makes a folder");
+    let mut out = Out::create(store.path()).expect("creates");
+    out.most = 10_000;
+    let all = 1000;
+    for round in 0..2 {
+        for id in 0..all {
+            out.other("shard", &format!("{id:05}"), String::new());
+        }
+        // In the second round those that are there replace themselves, and take no more room.
+        let kept = out.others.len();
+        assert_eq!(kept, 10_000 / (OTHER_ENTRY + 10));
+        assert_eq!(out.document_bytes, kept * (OTHER_ENTRY + 10));
+        assert_eq!(out.dropped, (round + 1) * (all - kept as u64));
+    }
+    // Documents that this version knows have the same room.
+    out.meta(Kind::Job, "1", &json!("x".repeat(1000)));
+    assert_eq!((out.documents.len(), out.dropped), (0, 2 * 928 + 1));
+}
