@@ -231,7 +231,7 @@ fn replay_part(
     );
     let (mut rows, mut sql) = (None, Metrics::default());
     if number("tasks") > 0 {
-        match Rows::read(folder, part, &unknown.tasks) {
+        match Rows::read(folder, part, unknown) {
             Ok(read) => {
                 for (row, (started, ended)) in read.started.iter().zip(&read.ended).enumerate() {
                     steps.extend(started.map(|number| (number, Step::Start(row))));
@@ -246,7 +246,7 @@ fn replay_part(
         }
     }
     if number("taskSql") > 0 {
-        match Metrics::read(folder, part, &unknown.task_sql) {
+        match Metrics::read(folder, part, unknown) {
             Ok(read) => sql = read,
             Err(error) if is_machine_s(&error) && !is_not_there(&error) => {
                 return Err(error).with_context(|| path_of(folder, &TASK_SQL, part));
@@ -272,7 +272,7 @@ fn replay_part(
                 rows.start(row, replay);
                 Ok(())
             }
-            (Step::End(row), Some(rows)) => rows.end(row, &sql, replay),
+            (Step::End(row), Some(rows)) => rows.end(row, &mut sql, replay),
             (_, None) => Ok(()),
         };
         match done {

@@ -1,6 +1,6 @@
 //! Rows of a part: its tasks and their SQL metrics, with the columns that this version does not know.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -25,12 +25,16 @@ const ROWS: u64 = 50_000;
 const SQL_ROWS: u64 = 4_000_000;
 /// Bytes of the texts of a part's tasks at most; the driver's are as long as its events.
 const TEXT_BYTES: usize = 256 << 20;
+/// Values of unknown columns in a part's table at most: each takes up to 24 bytes.
+const CELLS: u64 = 8 << 20;
 /// Columns of a part's tasks that the application's table does not have.
 const OWN: [&str; 2] = [parts::STARTED, parts::ENDED];
 
 /// Columns of an application's parts that this version does not know: a marker of the next version wrote them.
 #[derive(Default)]
 pub(super) struct Unknowns {
+    /// [`CELLS`].
+    cells: u64,
     pub(super) tasks: Vec<Unknown>,
     pub(super) task_sql: Vec<Unknown>,
     /// Those of one part at most that cannot be kept.
@@ -41,40 +45,62 @@ impl Unknowns {
     /// Those of all parts: a table's columns are settled before its first row. A file that cannot be read is named when its
     /// part is replayed.
     pub(super) fn of(folder: &Path, numbers: &[u64], until: Instant) -> Self {
-        let mut all = Self::default();
+        let all = Self {
+            cells: CELLS,
+            ..Self::default()
+        };
+        all.with(folder, numbers, until)
+    }
+
+    fn with(mut self, folder: &Path, numbers: &[u64], until: Instant) -> Self {
         for &part in numbers {
             if Instant::now() > until {
                 break;
             }
-            let tasks = merge(folder, part, (&TASKS, &OWN), &mut all.tasks);
-            let task_sql = merge(folder, part, (&TASK_SQL, &[]), &mut all.task_sql);
-            all.left_out = all.left_out.max(tasks + task_sql);
+            let merge = |table, all: &mut _| merge((folder, part), table, all, self.cells);
+            let tasks = merge((&TASKS, &OWN), &mut self.tasks);
+            let task_sql = merge((&TASK_SQL, &[]), &mut self.task_sql);
+            self.left_out = self.left_out.max(tasks + task_sql);
         }
-        all
+        self
     }
 }
 
+/// How many unknown columns of a table have room.
+fn room(reader: &Reader, cells: u64) -> usize {
+    usize::try_from(cells / reader.rows().max(1)).unwrap_or(usize::MAX)
+}
+
 /// Adds the unknown columns of a part's table to those of the parts before it. Returns how many cannot be kept.
-fn merge(folder: &Path, part: u64, (table, own): (&Table, &[&str]), all: &mut Vec<Unknown>) -> u64 {
+fn merge(
+    (folder, part): (&Path, u64),
+    (table, own): (&Table, &[&str]),
+    all: &mut Vec<Unknown>,
+    cells: u64,
+) -> u64 {
     let Ok(reader) = part_of(folder, table, part, u64::MAX) else {
         return 0;
     };
     let (unknown, mut left_out) = reader.unknown(table, own);
+    let mut kept = 0_usize;
     for column in unknown {
         match all.iter().find(|known| known.name == column.name) {
-            Some(known) => left_out += u64::from(known.kind != column.kind),
-            None if all.len() < UNKNOWN => all.push(column),
-            None => left_out += 1,
+            Some(known) if known.kind == column.kind => kept += 1,
+            None if all.len() < UNKNOWN => {
+                all.push(column);
+                kept += 1;
+            }
+            _ => left_out += 1,
         }
     }
-    left_out
+    left_out + kept.saturating_sub(room(&reader, cells)) as u64
 }
 
 /// Values of an unknown column.
 enum Values {
     Numbers(Vec<Option<i64>>),
     Texts(Vec<Option<String>>),
-    /// This part is without the column.
+    /// This part is without the column, or has no room for it.
     Absent,
 }
 
@@ -86,16 +112,19 @@ impl Further {
     fn read(
         reader: &Reader,
         (table, own): (&Table, &[&str]),
-        unknown: &[Unknown],
+        (unknown, cells): (&[Unknown], u64),
         all: &[Range<u64>],
         mut left: usize,
     ) -> Result<Self, ParquetError> {
         let (here, _) = reader.unknown(table, own);
-        let mut values = Vec::new();
+        let (mut values, mut room) = (Vec::new(), room(reader, cells));
         for column in unknown {
-            values.push(if !here.contains(column) {
-                Values::Absent
-            } else if column.kind == Kind::Text {
+            if room == 0 || !here.contains(column) {
+                values.push(Values::Absent);
+                continue;
+            }
+            room -= 1;
+            values.push(if column.kind == Kind::Text {
                 let of = reader.texts_up_to(&column.name, all, left)?;
                 left = left.saturating_sub(of.iter().flatten().map(String::len).sum());
                 Values::Texts(of)
@@ -129,11 +158,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn read(
-        folder: &Path,
-        part: u64,
-        unknown: &[Unknown],
-    ) -> Result<Self, ParquetError> {
+    pub(super) fn read(folder: &Path, part: u64, unknown: &Unknowns) -> Result<Self, ParquetError> {
         let tasks = part_of(folder, &TASKS, part, ROWS)?;
         let all = [0..tasks.rows()];
         let (mut numbers, mut texts) = (Vec::new(), HashMap::new());
@@ -148,6 +173,7 @@ impl Rows {
                 numbers.push(tasks.numbers(column.name, &all)?);
             }
         }
+        let unknown = (&*unknown.tasks, unknown.cells);
         let further = Further::read(&tasks, (&TASKS, &OWN), unknown, &all, left)?;
         Ok(Self {
             further,
@@ -207,11 +233,11 @@ impl Rows {
     pub(super) fn end(
         &self,
         row: usize,
-        sql: &Metrics,
+        sql: &mut Metrics,
         replay: &mut Replay,
     ) -> Result<(), Trouble> {
         let info = self.info(row);
-        let (metrics, of_metrics) = sql.of(info.id);
+        let (metrics, of_metrics) = sql.take(info.id, replay.is_running(info.id));
         let mut values = [0; METRICS];
         for (at, value) in values.iter_mut().enumerate() {
             *value = self.number(FIRST_METRIC + at, row).unwrap_or_default();
@@ -246,45 +272,54 @@ type Metric = (i64, i64, bool);
 /// SQL metrics of a part's tasks.
 #[derive(Default)]
 pub(super) struct Metrics {
-    by_task: HashMap<i64, Vec<Metric>>,
-    /// Rows of each task's metrics, where there are unknown columns.
-    rows: HashMap<i64, Vec<usize>>,
+    /// The task of each metric and its row, sorted.
+    rows: Vec<(i64, u32)>,
+    /// Metrics in the order of `rows`.
+    metrics: Vec<Metric>,
+    /// Tasks whose metrics were taken.
+    taken: HashSet<i64>,
     further: Further,
 }
 
 impl Metrics {
-    pub(super) fn read(
-        folder: &Path,
-        part: u64,
-        unknown: &[Unknown],
-    ) -> Result<Self, ParquetError> {
+    pub(super) fn read(folder: &Path, part: u64, unknown: &Unknowns) -> Result<Self, ParquetError> {
         let table = part_of(folder, &TASK_SQL, part, SQL_ROWS)?;
         let all = [0..table.rows()];
         let tasks = table.numbers("task_id", &all)?;
         let ids = table.numbers("accumulator_id", &all)?;
         let values = table.numbers("value", &all)?;
+        let unknown = (&*unknown.task_sql, unknown.cells);
         let further = Further::read(&table, (&TASK_SQL, &[]), unknown, &all, TEXT_BYTES)?;
-        let mut metrics = Self {
+        let metric = |row: u32| Some((ids[row as usize]?, values[row as usize]?, true));
+        let with_task = (0_u32..).zip(tasks);
+        let mut rows: Vec<(i64, u32)> = with_task
+            .filter_map(|(row, task)| metric(row).and(Some((task?, row))))
+            .collect();
+        rows.sort_unstable();
+        let metrics = rows.iter().filter_map(|(_, row)| metric(*row)).collect();
+        Ok(Self {
+            rows,
+            metrics,
+            taken: HashSet::new(),
             further,
-            ..Self::default()
-        };
-        for (row, ((task, id), value)) in tasks.into_iter().zip(ids).zip(values).enumerate() {
-            let (Some(task), Some(id), Some(value)) = (task, id, value) else {
-                continue;
-            };
-            let of_task = metrics.by_task.entry(task).or_default();
-            of_task.push((id, value, true));
-            if !unknown.is_empty() {
-                metrics.rows.entry(task).or_default().push(row);
-            }
-        }
-        Ok(metrics)
+        })
     }
 
-    /// Metrics of a task, and the cells of unknown columns of each.
-    fn of(&self, task: i64) -> (&[Metric], Vec<Vec<Cell<'_>>>) {
-        let metrics = self.by_task.get(&task).map_or(&[][..], Vec::as_slice);
-        let rows = self.rows.get(&task).into_iter().flatten();
-        (metrics, rows.map(|&row| self.further.cells(row)).collect())
+    /// Metrics of a task, and of a live one the cells of unknown columns of each. A task ends once: where a damaged part has
+    /// its end again, there are no metrics, and no work for them.
+    fn take(&mut self, task: i64, is_live: bool) -> (&[Metric], Vec<Vec<Cell<'_>>>) {
+        let begin = self.rows.partition_point(|(of, _)| *of < task);
+        let count = self.rows[begin..].partition_point(|(of, _)| *of == task);
+        if count == 0 || !self.taken.insert(task) {
+            return (&[], Vec::new());
+        }
+        let own = begin..begin + count;
+        let needs_cells = is_live && !self.further.0.is_empty();
+        let rows = self.rows[own.clone()].iter().filter(|_| needs_cells);
+        let cells = rows.map(|(_, row)| self.further.cells(*row as usize));
+        (&self.metrics[own], cells.collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

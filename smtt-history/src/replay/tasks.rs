@@ -193,6 +193,11 @@ impl Replay {
         })
     }
 
+    /// Whether a task attempt has begun and not ended.
+    pub(crate) fn is_running(&self, task: i64) -> bool {
+        self.tasks.contains_key(&task)
+    }
+
     /// Takes the end of a task attempt.
     pub(crate) fn end_task(&mut self, event: &End<'_>) -> Result<(), Trouble> {
         let info = event.info;
