@@ -210,7 +210,7 @@ function jobs(context, answer, x, gutter, colours, font) {
     context.fillRect(left, top, wide, JOB - 2);
     // Its critical path: a line for each stage, with gaps where stages follow one another.
     context.fillStyle = colours.ink;
-    for (const stage of job.path) {
+    for (const stage of job.path ?? []) {
       context.fillRect(x(stage.from), top + JOB - 4, Math.max(1, x(stage.to) - x(stage.from) - 2), 2);
     }
     // The name of a job that began before the window is at the window's start.

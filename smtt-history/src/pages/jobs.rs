@@ -160,7 +160,10 @@ fn figures(asked: &Asked<'_>) -> HashMap<i64, Figures> {
         let figures = all.entry(job.id).or_default();
         let held = held.within(job.start, job.end);
         figures.held = held.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
-        figures.path = path(&model, &job.path);
+        figures.path = match &job.path {
+            Some(of) => path(&model, of),
+            None => Some("not known: too long".to_owned()),
+        };
         let own = job.stages.iter().filter_map(|id| attempts.get(id));
         for at in own.flatten() {
             figures.peak = figures.peak.max(model.stages[*at].peak);
@@ -273,7 +276,8 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
                 "the job ran, as the workers' daemons saw it; also memory of other jobs. Peak execution memory of a task: "
                 "Spark's metric, the largest of one task." }
             p { "Critical path: of the stages that the job needed, the one that ended last, before it the parent that ended last, "
-                "and so on to the first." }
+                "and so on to the first. The paths of all jobs together have a million stages at most; those of further jobs are not "
+                "known." }
         }
     };
     Ok(framed(asked, "jobs", "Jobs", &body))

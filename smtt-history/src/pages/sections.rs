@@ -111,7 +111,7 @@ fn critical(asked: &Asked<'_>) -> BTreeMap<(i64, i64), String> {
         return all;
     };
     for job in &model.jobs {
-        for at in &job.path {
+        for at in job.path.iter().flatten() {
             let (id, attempt) = model.stages[*at as usize].key;
             let text = all.entry((id.into(), attempt.into())).or_default();
             if text.is_empty() {

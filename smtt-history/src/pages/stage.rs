@@ -133,7 +133,7 @@ fn ended(asked: &Asked<'_>, model: &Model, id: &str, attempt: &str) -> Markup {
         html! { a href=(to) { "task " (task.id) } }
     };
     let jobs = model.jobs.iter().filter(|job| {
-        let mut path = job.path.iter();
+        let mut path = job.path.iter().flatten();
         path.any(|at| Some(model.stages[*at as usize].key) == key)
     });
     let jobs: Vec<i64> = jobs.take(20).map(|job| job.id).collect();

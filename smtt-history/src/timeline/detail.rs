@@ -126,8 +126,9 @@ pub struct Job<'a> {
     pub name: &'a str,
     /// Row of the picture in which it is drawn, from 0.
     pub row: usize,
-    /// Stages on its critical path that are as long as a cell.
-    pub path: Vec<Critical>,
+    /// Stages on its critical path that are as long as a cell. Absent where the path had no room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<Vec<Critical>>,
 }
 
 /// A stage on the critical path of a job.
@@ -183,6 +184,8 @@ pub struct Detail<'a> {
     pub jobs: Vec<Job<'a>>,
     /// Jobs in the window that are not shown: too short, or more at a time than there are rows.
     pub jobs_left_out: usize,
+    /// Jobs of the application whose critical path had no room.
+    pub paths_left_out: usize,
 }
 
 /// Marks of a task, as [`Tasks::marks`].
@@ -354,6 +357,7 @@ pub fn detail<'a>(model: &'a Model, window: &Window, filter: &Filter) -> Detail<
         cells,
         jobs,
         jobs_left_out,
+        paths_left_out: model.paths_left_out,
     }
 }
 
@@ -376,8 +380,8 @@ fn close(cell: &Cell, lane: u32, cell_ms: f64, stages: &mut Stages, cells: &mut 
 }
 
 /// Stages of a job's critical path; those that are shorter than a cell cannot be seen.
-fn critical(model: &Model, job: &super::model::Job, cell_ms: f64) -> Vec<Critical> {
-    let all = job.path.iter().filter_map(|at| {
+fn critical(model: &Model, job: &super::model::Job, cell_ms: f64) -> Option<Vec<Critical>> {
+    let all = job.path.as_ref()?.iter().filter_map(|at| {
         let stage = &model.stages[*at as usize];
         let last = stage.last?;
         let (id, attempt) = stage.key;
@@ -389,7 +393,7 @@ fn critical(model: &Model, job: &super::model::Job, cell_ms: f64) -> Vec<Critica
             to,
         })
     });
-    all.collect()
+    Some(all.collect())
 }
 
 fn jobs<'a>(model: &'a Model, window: &Window, cell_ms: f64) -> (Vec<Job<'a>>, usize) {

@@ -127,8 +127,8 @@ pub struct Job {
     pub row: usize,
     /// Stages that Spark named when it started the job.
     pub stages: Vec<i32>,
-    /// Its critical path, the last stage last: indexes in [`Model::stages`].
-    pub path: Vec<u32>,
+    /// Its critical path, the last stage last: indexes in [`Model::stages`]. Absent where it had no room.
+    pub path: Option<Vec<u32>>,
 }
 
 /// The tasks and jobs of an application.
@@ -150,6 +150,8 @@ pub struct Model {
     pub jobs: Vec<Job>,
     /// Tasks beyond [`MOST`] that the model does not have.
     pub left_out: u64,
+    /// Jobs whose critical path had no room.
+    pub paths_left_out: usize,
 }
 
 impl Model {
@@ -178,8 +180,10 @@ impl Model {
     /// Bytes in memory, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
+        let numbers = |job: &Job| job.stages.len() + job.path.as_ref().map_or(0, Vec::len);
         self.tasks.len() * size_of::<Task>()
             + self.lanes.len() * size_of::<Lane>()
+            + self.jobs.iter().map(numbers).sum::<usize>() * size_of::<u32>()
             + (self.stages.len() + self.executors.len() + self.jobs.len()) * 256
             + 1024
     }
@@ -235,7 +239,7 @@ fn jobs(app: &App) -> Vec<Job> {
             name: cut(name),
             row: 0,
             stages: serde_json::from_value(json["stageIds"].clone()).unwrap_or_default(),
-            path: Vec::new(),
+            path: None,
         })
     };
     let all = app.all(Kind::Job).iter();
@@ -399,6 +403,7 @@ impl Reading {
             stages: self.stages,
             jobs,
             left_out: self.left_out,
+            paths_left_out: 0,
         }
     }
 

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::import::{Admission, import};
 use crate::log::Bounds;
+use crate::made::Numbers;
 use crate::timeline::detail::{Window, detail};
 use crate::timeline::filter::Filter;
+use crate::timeline::model::{Executor, Job, Lane, Stage};
 
 /// A stage: id, attempt, parents, and its tasks: id, executor, launch, finish, whether it succeeded.
 type Given<'a> = (i32, i32, &'a [i32], &'a [(i64, u32, i64, i64, bool)]);
@@ -61,7 +63,9 @@ fn model(jobs: &[(i64, i64, &[i32])], stages: &[Given<'_>]) -> Model {
 fn paths(model: &Model) -> Vec<Vec<(i32, i32)>> {
     let key = |at: &u32| model.stages[*at as usize].key;
     let all = model.jobs.iter();
-    all.map(|job| job.path.iter().map(key).collect()).collect()
+    all.map(|job| job.path.as_ref().expect("has room"))
+        .map(|path| path.iter().map(key).collect())
+        .collect()
 }
 
 /// Ids of the tasks that bound jobs.
@@ -115,11 +119,8 @@ fn of_two_parents_the_one_that_ended_last_bounds_the_job() {
         .map(|(id, _)| *id)
         .collect();
     assert_eq!(marks, [3, 2]);
-    let path: Vec<_> = answer.jobs[0]
-        .path
-        .iter()
-        .map(|it| (it.id, it.from, it.to))
-        .collect();
+    let path = answer.jobs[0].path.as_ref().expect("has room");
+    let path: Vec<_> = path.iter().map(|it| (it.id, it.from, it.to)).collect();
     assert_eq!(path, [(1, 0, 5000), (2, 5000, 8000)]);
 }
 
@@ -185,4 +186,161 @@ fn damaged_parents_end_and_a_job_without_tasks_has_no_path() {
         ],
     );
     assert_eq!(paths(&model), [vec![(0, 0), (1, 0)], vec![], vec![]]);
+}
+
+/// A chain of stages, one after another, and jobs that all name the last one.
+fn chain(stages: u32, jobs: usize) -> (Model, Parents) {
+    let mut model = Model::default();
+    let mut parents = Parents::new();
+    for at in 0..stages {
+        let id = at as i32;
+        parents.insert(format!("{id}.0"), vec![id - 1]);
+        let (launch, end) = (1000 * i64::from(at), 1000 * i64::from(at) + 1000);
+        add(&mut model, 0, (launch, end));
+    }
+    let last = stages as i32 - 1;
+    model.jobs.extend((0..jobs).map(|id| Job {
+        id: id as i64,
+        start: 0,
+        end: 1000 * i64::from(stages),
+        status: String::new(),
+        name: String::new(),
+        row: 0,
+        stages: vec![last],
+        path: None,
+    }));
+    (model, parents)
+}
+
+/// Adds a stage of one task, on a lane of an executor. Lanes and their tasks come one after another.
+fn add(model: &mut Model, lane: u32, (launch, end): (i64, i64)) {
+    let at = model.tasks.len() as u32;
+    model.tasks.push(Task {
+        id: i64::from(at),
+        launch,
+        duration: (end - launch) as u32,
+        row: at,
+        stage: model.stages.len() as u32,
+        lane,
+        outcome: 0,
+        locality: 0,
+        speculative: false,
+        straggler: false,
+        parts: Default::default(),
+    });
+    model.stages.push(Stage {
+        key: (at as i32, 0),
+        ..Stage::default()
+    });
+    if model.lanes.len() == lane as usize {
+        model.lanes.push(Lane {
+            executor: 0,
+            tasks: at..at,
+        });
+    }
+    model.lanes[lane as usize].tasks.end = at + 1;
+    let (id, host) = ("1".to_owned(), "h".to_owned());
+    let lanes = 0..lane + 1;
+    model.executors = vec![Executor { id, host, lanes }];
+}
+
+#[test]
+fn the_paths_of_all_jobs_together_have_a_bound_and_count_as_memory() {
+    let (mut model, parents) = chain(10, 100);
+    let before = model.bytes();
+    mark_within(&mut model, &parents, 35);
+    let has_path = |job: &Job| job.path.as_ref().is_some_and(|path| path.len() == 10);
+    assert_eq!(model.jobs.iter().filter(|job| has_path(job)).count(), 3);
+    assert!(model.jobs[3..].iter().all(|job| job.path.is_none()));
+    assert_eq!(model.paths_left_out, 97);
+    assert_eq!(model.bytes() - before, 3 * 10 * size_of::<u32>());
+    let window = Window {
+        from: 0,
+        to: i64::MAX,
+        lane: 0,
+        lanes: 99,
+        width: 1000,
+    };
+    let answer = detail(&model, &window.within(&model), &Filter::default());
+    assert_eq!(answer.paths_left_out, 97);
+    let json = serde_json::to_value(&answer.jobs).expect("is JSON");
+    assert_eq!(json[0]["path"].as_array().map(Vec::len), Some(10));
+    let (mut model, parents) = chain(STEPS as u32 / 40, 41);
+    mark(&mut model, &parents);
+    assert_eq!(model.paths_left_out, 1);
+}
+
+/// What a task waited for, by a search of all lanes.
+fn waited_by_search(model: &Model, begin: i64, task: u32) -> Waited {
+    let own = &model.tasks[task as usize];
+    let before = model.lanes.iter().filter_map(|lane| {
+        let all = model.of_lane(lane).iter();
+        let all = all.zip(lane.tasks.start..);
+        all.filter(|(it, _)| it.end() <= own.launch)
+            .map(|(it, at)| (it.end(), at))
+            .max()
+    });
+    let is_busy = |time: i64| {
+        let is_busy = |lane| {
+            let all: &[Task] = model.of_lane(lane);
+            all.iter().any(|it| it.launch < time && it.end() >= time)
+        };
+        model.lanes.iter().all(is_busy)
+    };
+    match before.max().filter(|(end, _)| *end > begin) {
+        Some((end, at)) if is_busy(end) => Waited::Core(at),
+        _ if own.launch - begin < AT_ONCE => Waited::Nothing,
+        _ => Waited::Driver,
+    }
+}
+
+#[test]
+fn what_a_task_waited_for_is_found_as_a_search_of_all_lanes_finds_it() {
+    let mut seen = [0; 3];
+    for seed in 1..21 {
+        let mut numbers = Numbers::of(seed);
+        let mut model = Model::default();
+        for lane in 0..3 {
+            let mut time = 0;
+            for _ in 0..40 {
+                // Often a task follows at once, so that all cores are busy.
+                let launch = time + [0, 0, 0, 20, 150][numbers.below(5) as usize];
+                time = launch + 1 + numbers.below(200);
+                add(&mut model, lane, (launch, time));
+            }
+        }
+        // Stages of three to twelve tasks: a stage begins before its last task, or with it.
+        for (at, task) in model.tasks.iter_mut().enumerate() {
+            task.stage = (at % 40) as u32 / (1 + seed as u32 % 4);
+        }
+        mark(&mut model, &Parents::new());
+        for last in model.stages.iter().filter_map(|stage| stage.last) {
+            let expected = waited_by_search(&model, last.begin, last.task);
+            assert_eq!(last.waited, expected, "seed {seed}: {last:?}");
+            seen[match last.waited {
+                Waited::Nothing => 0,
+                Waited::Core(_) => 1,
+                Waited::Driver => 2,
+            }] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+#[test]
+fn many_stages_on_an_executor_of_many_lanes_take_no_time_of_their_product() {
+    // Each stage has a task on a lane of its own. A search of all lanes for each stage would visit 3,600,000,000 lanes.
+    let mut model = Model::default();
+    for lane in 0..60_000 {
+        add(
+            &mut model,
+            lane,
+            (i64::from(lane), i64::from(lane) + 100_000),
+        );
+    }
+    let begun = std::time::Instant::now();
+    mark(&mut model, &Parents::new());
+    assert!(model.stages.iter().all(|stage| stage.last.is_some()));
+    let took = begun.elapsed();
+    assert!(took.as_secs() < 20, "{took:?}");
 }
