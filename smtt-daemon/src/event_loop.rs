@@ -499,6 +499,8 @@ impl EventLoop {
         self.shared.progress().enter(Step::Account);
         // A page-walk event may fail or recover at any time.
         self.shared.set_verdicts(self.verdicts());
+        let unknown = self.probes.unknown_libraries();
+        self.shared.set_unknown_libraries(unknown as u64);
         self.shared.tick(source, &self.decoded);
         if self
             .memory_read

@@ -9,6 +9,7 @@ mod documents;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -45,22 +46,35 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// After a write the thread sleeps this many times as long as it took: writing takes a quarter of one CPU at most.
 const REST: u32 = 3;
 
-/// How the writing goes, for `smtt-ctl status`.
+/// How the writing goes, for `smtt-ctl status` and the metrics.
 #[derive(Debug, Default)]
-pub struct Condition(Mutex<String>);
+pub struct Condition {
+    failing: Mutex<String>,
+    lost: AtomicU64,
+}
 
 impl Condition {
     /// Why files cannot be written; empty where they can.
     #[must_use]
     pub fn failing(&self) -> String {
-        self.0
+        self.failing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
+    /// Tasks that the history does not have.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn add_lost(&self, tasks: u64) {
+        self.lost.fetch_add(tasks, Ordering::Relaxed);
+    }
+
     fn set(&self, text: String) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != text && !text.is_empty() {
             tracing::error!("{text}");
         }
@@ -247,6 +261,7 @@ impl Writer {
             for mut row in rows {
                 if waiting > WAITING_BYTES {
                     known.lost += 1;
+                    self.condition.add_lost(1);
                     continue;
                 }
                 if waiting > WAITING_BYTES / 2
@@ -394,7 +409,9 @@ impl Writer {
         match result {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 tracing::debug!("an application's id can be no folder: it has no history");
-                known.lost += known.waiting.len() as u64;
+                let lost = known.waiting.len() as u64;
+                known.lost += lost;
+                self.condition.add_lost(lost);
                 known.clear();
             }
             Err(error) => {

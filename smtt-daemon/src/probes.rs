@@ -204,6 +204,12 @@ impl Probes {
         all
     }
 
+    /// Number of processes whose marker library is not known.
+    #[must_use]
+    pub fn unknown_libraries(&self) -> usize {
+        self.libraries.unknown()
+    }
+
     /// Attaches probes to the entry points of a trusted marker library, and makes its bytes known.
     ///
     /// # Errors

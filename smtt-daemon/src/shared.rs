@@ -104,6 +104,7 @@ pub struct Shared {
     trace: OnceLock<Arc<TraceLedger>>,
     keeper: OnceLock<Arc<Keeper>>,
     history: OnceLock<Arc<Condition>>,
+    unknown_libraries: AtomicU64,
     followers: Arc<Followers>,
     answered: Answered,
     /// Slot files of living executors, for the threads that inspect their memory.
@@ -138,6 +139,7 @@ impl Shared {
             trace: OnceLock::new(),
             keeper: OnceLock::new(),
             history: OnceLock::new(),
+            unknown_libraries: AtomicU64::new(0),
             followers: Arc::default(),
             answered: Answered::default(),
             slots: Mutex::default(),
@@ -264,6 +266,23 @@ impl Shared {
     pub fn set_history(&self, condition: Arc<Condition>) {
         // As above.
         let _ = self.history.set(condition);
+    }
+
+    /// How the writing of the history goes; `None` where none is written.
+    #[must_use]
+    pub fn history(&self) -> Option<&Arc<Condition>> {
+        self.history.get()
+    }
+
+    /// Sets the number of processes whose marker library is not known.
+    pub fn set_unknown_libraries(&self, processes: u64) {
+        self.unknown_libraries.store(processes, Ordering::Relaxed);
+    }
+
+    /// Processes whose marker library is not known.
+    #[must_use]
+    pub fn unknown_libraries(&self) -> u64 {
+        self.unknown_libraries.load(Ordering::Relaxed)
     }
 
     /// The live clients of trace records.

@@ -151,6 +151,15 @@ pub struct Finding {
     pub not_measured: Vec<String>,
 }
 
+impl Finding {
+    /// Whether its memory is given back already: blocks that were never read and are gone.
+    #[must_use]
+    pub fn is_past(&self) -> bool {
+        let is_gone = |it: &Evidence| it.what == cache::STORAGE_NOW && it.value == Number::Whole(0);
+        self.id == cache::NEVER_READ && self.numbers.iter().any(is_gone)
+    }
+}
+
 /// Outcome of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

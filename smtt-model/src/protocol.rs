@@ -26,7 +26,7 @@ use crate::ledger::trace::TraceStatus;
 use crate::rows::{
     ExecutorRow, Filter, HistoryRow, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
 };
-use crate::verdict::{FIRST_TOUCH, HOTNESS, PAGE_WALKS, Verdict, VerdictState};
+use crate::verdict::{Verdict, VerdictState};
 
 /// One check of `smtt-ctl doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,12 +95,10 @@ pub fn degraded(ready: bool, probes: &[Verdict], ledger: &[Hop]) -> Vec<String> 
         .iter()
         .filter(|probe| matches!(probe.verdict, Broken | Unsupported))
     {
-        // A missing rung of a ladder matters only where no other rung is attached. A machine without counters,
-        // whose DAMON has another user, or whose kernel has no trampolines is not a fault of the daemon.
-        let of_the_machine = [PAGE_WALKS, HOTNESS, FIRST_TOUCH];
-        if of_the_machine.contains(&probe.name.as_str()) && probe.verdict == Unsupported {
+        if probe.is_of_the_machine() {
             continue;
         }
+        // A missing rung of a ladder matters only where no other rung is attached.
         if probe.verdict == Broken
             || !probes
                 .iter()

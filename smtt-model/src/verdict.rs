@@ -51,3 +51,13 @@ pub struct Verdict {
     /// Why, in one line, with the next step where there is one; empty where the probe is attached and firing.
     pub reason: String,
 }
+
+impl Verdict {
+    /// Whether the machine lacks what an additional probe needs: a machine without counters, one whose DAMON has another
+    /// user, or a kernel without trampolines is not a fault of the daemon.
+    #[must_use]
+    pub fn is_of_the_machine(&self) -> bool {
+        let additional = [PAGE_WALKS, HOTNESS, FIRST_TOUCH];
+        self.verdict == VerdictState::Unsupported && additional.contains(&self.name.as_str())
+    }
+}

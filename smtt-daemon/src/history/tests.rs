@@ -219,6 +219,19 @@ fn tasks_wait_for_a_store_that_cannot_be_written() {
     assert!(boot_ms.abs_diff(here_ms) < 100, "{boot_ms} {here_ms}");
 }
 
+#[test]
+fn tasks_that_the_history_cannot_have_are_counted() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    executor(&shared, 1, 1000, "..");
+    task(&shared, 1, 1000, 5);
+    task(&shared, 1, 1000, 6);
+    let mut writer = writer(store.path(), &shared);
+    writer.round(true);
+    assert_eq!(writer.condition.failing(), "");
+    assert_eq!(writer.condition.lost(), 2);
+}
+
 /// Why the daemon is degraded.
 fn shared_status(shared: &Arc<Shared>, writer: &Writer) -> Vec<String> {
     shared.set_history(Arc::clone(&writer.condition));

@@ -10,7 +10,7 @@ use smtt_model::attribute::{Agreement, Names};
 use smtt_model::postmortem::Verdict;
 use smtt_model::rows::memory_limits;
 use smtt_model::state::{Meaning, Measured, State, total, unattributed};
-use smtt_model::verdict::{PAGE_WALKS, VerdictState};
+use smtt_model::verdict::VerdictState;
 
 use super::counted::{Births, Counter, Hold};
 use super::labels::{Labels, Names as Shown};
@@ -326,19 +326,22 @@ pub(super) fn note_first_counts(
 fn daemon(families: &mut Families<'_>, shared: &Shared, births: &Births) {
     let info = shared.info();
     families.count(table::BUILD_INFO, &[&info.version, &info.kernel_side], 1);
-    let mut probes: BTreeMap<String, bool> = BTreeMap::new();
+    let mut probes: BTreeMap<String, (bool, u64)> = BTreeMap::new();
     for probe in shared
         .probes()
         .into_iter()
-        .filter(|probe| probe.verdict != VerdictState::NotApplicable)
-        // On a machine without counters the probe cannot be up.
-        .filter(|probe| probe.name != PAGE_WALKS || probe.verdict != VerdictState::Unsupported)
+        .filter(|probe| probe.verdict != VerdictState::NotApplicable && !probe.is_of_the_machine())
     {
-        *probes.entry(probe.name).or_default() |= probe.verdict == VerdictState::Ok;
+        let (up, broken) = probes.entry(probe.name).or_default();
+        *up |= probe.verdict == VerdictState::Ok;
+        *broken += u64::from(probe.verdict == VerdictState::Broken);
     }
-    for (probe, up) in &probes {
+    for (probe, (up, broken)) in &probes {
         families.count(table::PROBE_UP, &[probe], u64::from(*up));
+        families.count(table::PROBE_BROKEN, &[probe], *broken);
     }
+    let unknown = shared.unknown_libraries();
+    families.count(table::UNKNOWN_LIBRARIES, &[], unknown);
     for hop in shared.ledger() {
         families.count(table::EVENTS_ATTEMPTED, &[&hop.name], hop.attempted);
         families.count(
@@ -361,6 +364,15 @@ fn daemon(families: &mut Families<'_>, shared: &Shared, births: &Births) {
             &[],
             trace.counts.segments_removed,
         );
+    }
+    if let Some(history) = shared.history() {
+        let is_up = history.failing().is_empty();
+        families.count(table::HISTORY_UP, &[], u64::from(is_up));
+        families.count(table::HISTORY_LOST, &[], history.lost());
+    }
+    if let Some((is_up, lost)) = shared.keeper().and_then(|keeper| keeper.writing()) {
+        families.count(table::POSTMORTEM_UP, &[], u64::from(is_up));
+        families.count(table::REPORTS_LOST, &[], lost);
     }
     let own = shared.self_figures();
     families.real(table::PROCESS_CPU, own.cpu_seconds);

@@ -2,7 +2,11 @@
 
 use serde_json::{Value as Json, json};
 
-use super::table::{FINDING, FINDING_SAVING, Kind, METRICS, Metric};
+use super::table::{
+    EVENTS_LOST, EXECUTOR_CGROUP, EXECUTOR_DEATHS, EXECUTOR_LIMIT, EXECUTOR_RESIDENT, FINDING,
+    FINDING_SAVING, HISTORY_LOST, Kind, METRICS, Metric, RDD_FAULTS, RDD_TIMED, RDD_TIMED_SECONDS,
+    REPORTS_LOST,
+};
 
 /// Rows of the dashboard: title, and beginnings of the names of its metrics.
 const ROWS: [(&str, &[&str]); 4] = [
@@ -14,6 +18,10 @@ const ROWS: [(&str, &[&str]); 4] = [
     ),
     ("The daemons", &["smtt_", "process_"]),
 ];
+/// Counters of what is rare: a chart shows how many, not how many per second.
+const RARE: [&Metric; 4] = [EXECUTOR_DEATHS, EVENTS_LOST, HISTORY_LOST, REPORTS_LOST];
+/// Labels of the series of an executor.
+const EXECUTOR: &str = "instance, application_id, user, executor_id";
 /// Series that a chart shows at most.
 const TOP: usize = 10;
 /// Charts side by side, their width and height in Grafana's grid.
@@ -34,11 +42,15 @@ pub(super) fn dashboard() -> String {
         let of_row = |metric: &&Metric| starts.iter().any(|start| metric.name.starts_with(start));
         let (own, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(|metric| of_row(metric));
         left = rest;
-        let charts: Vec<Json> = own
+        let mut charts: Vec<Json> = own
             .iter()
             .enumerate()
             .map(|(at, metric)| chart(metric, id + 2 + at, at, y + 1))
             .collect();
+        if own.contains(&EXECUTOR_LIMIT) {
+            let at = charts.len();
+            charts.push(memory_and_limits(id + 2 + at, at, y + 1));
+        }
         let grid = json!({"x": 0, "y": y, "w": COLUMNS * WIDTH, "h": 1});
         // Only the first row is unfolded: a folded one asks nothing.
         let folded = number > 0;
@@ -47,9 +59,9 @@ pub(super) fn dashboard() -> String {
             "panels": if folded { charts.clone() } else { Vec::new() },
         }));
         y += 1;
-        id += 1 + own.len();
+        id += 1 + charts.len();
         if !folded {
-            y += own.len().div_ceil(COLUMNS) * HEIGHT;
+            y += charts.len().div_ceil(COLUMNS) * HEIGHT;
             panels.extend(charts);
         }
     }
@@ -90,30 +102,109 @@ fn findings() -> Json {
     })
 }
 
-fn chart(metric: &Metric, id: usize, at: usize, y: usize) -> Json {
-    let of_application = metric.labels.contains(&"application_id");
-    let selected = if of_application {
-        "{instance=~\"$instance\",application_id=~\"$application\"}"
+/// Selects what the variables of the dashboard name.
+const SELECTED: &str = "{instance=~\"$instance\",application_id=~\"$application\"}";
+
+/// Memory of executors and their control groups beside the limits of the same executors.
+fn memory_and_limits(id: usize, at: usize, y: usize) -> Json {
+    let of = |metric: &Metric| format!("{}{SELECTED}", metric.name);
+    let largest = format!(
+        "topk({TOP}, max by ({EXECUTOR}) ({}))",
+        of(EXECUTOR_RESIDENT)
+    );
+    let beside =
+        |by: &str, value: &str| format!("max by ({by}) ({value}) and on ({EXECUTOR}) {largest}");
+    let limits = format!("{EXECUTOR}, limit");
+    let targets = [
+        ("A", largest.clone(), "{{instance}} {{executor_id}} JVM"),
+        (
+            "B",
+            beside(EXECUTOR, &of(EXECUTOR_CGROUP)),
+            "{{instance}} {{executor_id}} control group",
+        ),
+        (
+            "C",
+            beside(&limits, &of(EXECUTOR_LIMIT)),
+            "{{instance}} {{executor_id}} {{limit}}",
+        ),
+    ];
+    let targets = targets.map(|(name, expression, legend)| {
+        json!({"refId": name, "expr": expression, "legendFormat": legend})
+    });
+    json!({
+        "type": "timeseries", "id": id, "title": "Memory of executors beside their limits", "datasource": "$source",
+        "description": "Resident memory of the JVMs with the most, memory of their control groups, and their limits by name. memory.max is the limit of the control group, with everything in it",
+        "gridPos": place(at, y),
+        "fieldConfig": {"defaults": {"unit": "bytes", "min": 0}, "overrides": []},
+        "targets": targets,
+    })
+}
+
+/// Place of a chart in its row.
+fn place(at: usize, y: usize) -> Json {
+    json!({"x": at % COLUMNS * WIDTH, "y": y + at / COLUMNS * HEIGHT, "w": WIDTH, "h": HEIGHT})
+}
+
+/// Whether the metric is 1 where all is well, else 0.
+fn is_state(metric: &Metric) -> bool {
+    metric.name.ends_with("_up") || metric.name.ends_with("_consistent")
+}
+
+/// What a chart asks.
+fn expression(metric: &Metric) -> String {
+    let selected = if metric.labels.contains(&"application_id") {
+        SELECTED
     } else {
         "{instance=~\"$instance\"}"
     };
-    let of_rdd = metric.labels.contains(&"rdd");
     // RDDs are summed over workers; what belongs to a worker keeps its name.
-    let by = if of_rdd { "" } else { "instance, " };
-    let ratio = metric.name.ends_with("_ratio") || metric.name.ends_with("_per_cycle");
-    let (value, sum) = match metric.kind {
-        Kind::Counter => (
-            format!("rate({}{selected}[$__rate_interval])", metric.name),
-            "sum",
-        ),
-        Kind::Gauge | Kind::Info if ratio => (format!("{}{selected}", metric.name), "max"),
-        Kind::Gauge | Kind::Info => (format!("{}{selected}", metric.name), "sum"),
+    let by = if metric.labels.contains(&"rdd") {
+        ""
+    } else {
+        "instance, "
     };
     let labels = format!("{by}{}", metric.labels.join(", "));
-    let expression = format!(
-        "topk({TOP}, {sum} by ({}) ({value}))",
-        labels.trim_end_matches(", ")
-    );
+    let labels = labels.trim_end_matches(", ");
+    let rate = |metric: &Metric| {
+        format!(
+            "sum by ({labels}) (rate({}{selected}[$__rate_interval]))",
+            metric.name
+        )
+    };
+    let now = |sum: &str| format!("{sum} by ({labels}) ({}{selected})", metric.name);
+    let ratio = metric.name.ends_with("_ratio") || metric.name.ends_with("_per_cycle");
+    let value = match metric.kind {
+        // The counter has the measured faults alone: their mean time times all faults.
+        _ if metric == RDD_TIMED_SECONDS => format!(
+            "{} / ({} > 0) * {}",
+            rate(metric),
+            rate(RDD_TIMED),
+            rate(RDD_FAULTS)
+        ),
+        Kind::Counter if RARE.contains(&metric) => format!(
+            "sum by ({labels}) (increase({}{selected}[$__rate_interval]))",
+            metric.name
+        ),
+        Kind::Counter => rate(metric),
+        // The zeros matter, and the largest values are ones.
+        Kind::Gauge | Kind::Info if is_state(metric) => {
+            return format!("bottomk({TOP}, {})", now("min"));
+        }
+        Kind::Gauge | Kind::Info if ratio => now("max"),
+        Kind::Gauge | Kind::Info => now("sum"),
+    };
+    format!("topk({TOP}, {value})")
+}
+
+fn chart(metric: &Metric, id: usize, at: usize, y: usize) -> Json {
+    let of_rdd = metric.labels.contains(&"rdd");
+    let expression = expression(metric);
+    let title = match metric {
+        _ if metric == RDD_TIMED_SECONDS => {
+            "Time of all page faults, estimated from smtt_rdd_page_faults_timed_seconds_total"
+        }
+        metric => metric.name,
+    };
     let unit = match metric.name {
         name if name.ends_with("_ratio") => "percentunit",
         name if name.ends_with("_seconds") => "s",
@@ -134,9 +225,9 @@ fn chart(metric: &Metric, id: usize, at: usize, y: usize) -> Json {
         format!("{{{{instance}}}} {}", legend.join(" "))
     };
     json!({
-        "type": "timeseries", "id": id, "title": metric.name, "datasource": "$source",
+        "type": "timeseries", "id": id, "title": title, "datasource": "$source",
         "description": format!("{}. No series when: {}", metric.help, if metric.absent.is_empty() { "never" } else { metric.absent }),
-        "gridPos": {"x": at % COLUMNS * WIDTH, "y": y + at / COLUMNS * HEIGHT, "w": WIDTH, "h": HEIGHT},
+        "gridPos": place(at, y),
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "targets": [{"refId": "A", "expr": expression, "legendFormat": legend.trim()}],
     })
@@ -161,4 +252,44 @@ fn the_dashboard_is_what_the_table_says() {
     let all: Vec<&Json> = panels.iter().chain(folded.flatten()).collect();
     let ids: std::collections::BTreeSet<_> = all.iter().map(|panel| panel["id"].as_u64()).collect();
     assert_eq!(ids.len(), all.len(), "an id comes twice");
+}
+
+#[test]
+fn charts_show_what_is_wrong() {
+    let text = dashboard();
+    let shown: Json = serde_json::from_str(&text).expect("JSON");
+    let panels = shown["panels"].as_array().expect("panels");
+    let folded = panels.iter().filter_map(|panel| panel["panels"].as_array());
+    let asked: Vec<&str> = panels
+        .iter()
+        .chain(folded.flatten())
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+        .filter_map(|target| target["expr"].as_str())
+        .collect();
+    let of = |name: &str| {
+        let begin = format!("({name}{{");
+        let mut all = asked.iter().filter(|it| it.contains(&begin));
+        *all.next().unwrap_or_else(|| panic!("no chart of {name}"))
+    };
+    for state in METRICS.iter().filter(|metric| is_state(metric)) {
+        assert!(state.help.starts_with("Whether "), "{state:?}");
+        let asked = of(state.name);
+        assert!(asked.starts_with("bottomk(10, min by ("), "{asked}");
+    }
+    let states = METRICS.iter().filter(|it| it.help.starts_with("Whether "));
+    assert!(states.clone().all(|it| is_state(it)), "a state with topk");
+    assert!(states.count() >= 6);
+    let deaths = of("smtt_executor_deaths_total");
+    assert!(deaths.contains("increase("), "{deaths}");
+    let time = of("smtt_rdd_page_faults_timed_seconds_total");
+    assert!(
+        time.contains("(rate(smtt_rdd_page_faults_timed_total{")
+            && time.contains("(rate(smtt_rdd_page_faults_total{"),
+        "{time}"
+    );
+    let limits = asked.iter().filter(|it| {
+        it.contains("smtt_executor_memory_limit_bytes{")
+            && it.contains("smtt_executor_resident_bytes{")
+    });
+    assert_eq!(limits.count(), 1);
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::advise::{Saving, Severity};
-use smtt_model::rows::Filter;
+use smtt_model::rows::{ExecutorState, Filter};
 use smtt_model::sort::small::Gather as _;
 
 use super::Value;
@@ -24,13 +24,15 @@ pub(super) struct Same {
 /// Values of the labels of findings that are shown as one, and what is known of them.
 pub(super) type Findings = BTreeMap<[String; 6], Same>;
 
-/// The findings of all applications now. Reads files, locks the state for one listing at a time, and waits for the large
+/// The findings that can still be acted on: of applications with a living executor here. Reads files, locks the state for one listing at a time, and waits for the large
 /// answer that is being made: call it on a thread of its own.
 pub(super) fn find(shared: &Shared) -> Findings {
     let mut findings = Findings::new();
     let executors = shared.state().list_executors(&Filter::default()).rows;
-    let rows = executors.into_iter();
-    let applications: BTreeSet<_> = rows.map(|row| row.who.application()).gather();
+    let alive = executors
+        .into_iter()
+        .filter(|row| row.state == ExecutorState::Alive);
+    let applications: BTreeSet<_> = alive.map(|row| row.who.application()).gather();
     // One at a time: the listings of an application may be large.
     for application in applications {
         let filter = Filter {
@@ -41,7 +43,7 @@ pub(super) fn find(shared: &Shared) -> Findings {
         let _making = making.blocking_lock();
         for advice in advice(shared, &filter).applications {
             let user = advice.uid.map_or_else(String::new, |uid| uid.to_string());
-            for finding in advice.findings {
+            for finding in advice.findings.into_iter().filter(|it| !it.is_past()) {
                 let subject = &finding.subject;
                 let rdd = subject.rdd_id.map(|_| {
                     key_of(

@@ -10,17 +10,23 @@ use super::table;
 pub(super) struct MemoryFigures {
     peaks: Peaks,
     resident_bytes: Option<u64>,
+    /// Of its control group: all memory, and page cache.
+    group_bytes: Option<(u64, u64)>,
 }
 
 impl MemoryFigures {
     pub(super) fn of(executor: &Executor) -> Self {
+        // A dead process has none.
         let kernel = executor.usage.kernel.as_ref();
+        let kernel = kernel.filter(|_| executor.died_ns.is_none());
+        let group = kernel.and_then(|kernel| kernel.cgroup.as_ref());
         Self {
             peaks: executor.peaks,
-            // A dead process has none.
-            resident_bytes: kernel
-                .filter(|_| executor.died_ns.is_none())
-                .map(|kernel| kernel.process.resident_bytes),
+            resident_bytes: kernel.map(|kernel| kernel.process.resident_bytes),
+            group_bytes: group.map(|group| {
+                let cache = group.file_bytes.saturating_sub(group.shared_bytes);
+                (group.current_bytes, cache)
+            }),
         }
     }
 
@@ -32,6 +38,10 @@ impl MemoryFigures {
             &[application, user, id],
             self.resident_bytes,
         );
+        if let Some((all, cache)) = self.group_bytes {
+            families.count(table::EXECUTOR_CGROUP, &labels, all);
+            families.count(table::EXECUTOR_CGROUP_CACHE, &labels, cache);
+        }
         // Collections are no bytes.
         let in_bytes = PeakMetric::ALL
             .iter()
@@ -51,7 +61,7 @@ impl MemoryFigures {
 #[cfg(test)]
 mod tests {
     use smtt_model::decode::{Fact, Figure, PeaksReported};
-    use smtt_model::state::{KernelMemory, ProcessMemory};
+    use smtt_model::state::{CgroupMemory, KernelMemory, ProcessMemory};
 
     use super::super::tests::{apply, described, scrape, shared};
 
@@ -93,8 +103,15 @@ mod tests {
             resident_peak_bytes: 6,
             ..ProcessMemory::default()
         };
+        let group = CgroupMemory {
+            current_bytes: 90,
+            file_bytes: 30,
+            shared_bytes: 10,
+            ..CgroupMemory::default()
+        };
         let kernel = KernelMemory {
             process,
+            cgroup: Some(group),
             ..KernelMemory::default()
         };
         shared.state().set_memory(1, kernel, 9);
@@ -109,5 +126,13 @@ mod tests {
             .lines()
             .find(|line| line.starts_with("smtt_executor_resident_bytes{"));
         assert!(resident.is_some_and(|line| line.ends_with(" 5")), "{text}");
+        for (metric, expected) in [
+            ("smtt_executor_cgroup_bytes", "90"),
+            ("smtt_executor_cgroup_page_cache_bytes", "20"),
+        ] {
+            let labels = r#"{application_id="app-1",user="1000",executor_id="0"}"#;
+            let line = format!("{metric}{labels} {expected}");
+            assert!(text.lines().any(|it| it == line), "{line} in\n{text}");
+        }
     }
 }

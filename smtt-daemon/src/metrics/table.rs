@@ -60,7 +60,11 @@ metrics! {
     BUILD_INFO "smtt_build_info" Info &["version", "kernel_side"],
         "Version of the daemon and how its kernel side was built", "";
     PROBE_UP "smtt_probe_up" Gauge &["probe"],
-        "Whether a probe is attached by any of its hooks", "the probe is not needed, is switched off, or needs counters that the machine does not have";
+        "Whether a probe is attached by any of its hooks. An event of page walks that the machine offers and that counts nothing makes it 0", "the probe is not needed, is switched off, or is an additional one (page_walks, hotness, first_touch) that the machine does not support";
+    PROBE_BROKEN "smtt_probe_broken_hooks" Gauge &["probe"],
+        "Hooks of a probe that should work on this machine and do not, also where another hook of the probe is attached", "as smtt_probe_up";
+    UNKNOWN_LIBRARIES "smtt_processes_with_unknown_library" Gauge &[],
+        "Processes whose marker library has a digest that the daemon does not know, so that nothing of them is traced. Any local user can start one", "";
     EVENTS_ATTEMPTED "smtt_events_attempted_total" Counter &["hop"],
         "Records that reached a hop on their way from the executors to the state", "no slot file is open (hop marker)";
     EVENTS_LOST "smtt_events_lost_total" Counter &["hop", "cause"],
@@ -92,11 +96,15 @@ metrics! {
     EXECUTOR_SPILL_SECONDS "smtt_executor_spill_seconds_total" Counter EXECUTOR_LABELS,
         "Time in spills of 1 ms or more in seconds, added up over tasks", "there was none";
     EXECUTOR_LIMIT "smtt_executor_memory_limit_bytes" Gauge &["application_id", "user", "executor_id", "limit"],
-        "Limits of an executor's memory under the names of their settings", "the limit is not set or not known";
+        "Limits of an executor's memory under the names of their settings. memory.max may be that of a control group above the executor's", "the limit is not set or not known";
+    EXECUTOR_CGROUP "smtt_executor_cgroup_bytes" Gauge EXECUTOR_LABELS,
+        "Memory of the executor's control group with everything in it: the JVM, its Python workers, other processes of the group, page cache, and the kernel's own for them (memory.current)", "the executor is dead, its memory was not read yet, or it is in the root group";
+    EXECUTOR_CGROUP_CACHE "smtt_executor_cgroup_page_cache_bytes" Gauge EXECUTOR_LABELS,
+        "Page cache of that group without shared memory (a part of smtt_executor_cgroup_bytes). The kernel drops it before it kills a process", "as smtt_executor_cgroup_bytes";
     FINDING "smtt_finding" Gauge &["rule", "severity", "application_id", "application_name", "user", "rdd"],
-        "Findings of smtt-ctl advise with these labels (docs/ADVICE.md); rdd is empty where the finding is about no single RDD", "nothing was found";
+        "Findings of smtt-ctl advise with these labels (docs/ADVICE.md) that can still be acted on; rdd is empty where the finding is about no single RDD", "nothing was found, no executor of the application lives on this worker any more, or the unread blocks (never_read) are gone";
     FINDING_SAVING "smtt_finding_saving_seconds" Gauge &["rule", "severity", "application_id", "application_name", "user", "rdd", "end"],
-        "Seconds of the executors' threads on this worker that the remedies of these findings would save: expected, and the low and high end of their interval", "nothing was found, or the findings have no seconds";
+        "Seconds of the executors' threads on this worker that the remedies of these findings would save: expected, and the low and high end of their interval", "as smtt_finding, or the findings have no seconds";
     RDD_FAULTS "smtt_rdd_page_faults_total" Counter RDD_ACCESS_LABELS,
         "Page faults in contexts that name the RDD: of loads (read), of stores (write), or from a hook that cannot distinguish them (unknown)", "no fault of that access was counted";
     RDD_MAJOR "smtt_rdd_major_page_faults_total" Counter RDD_LABELS,
@@ -185,6 +193,14 @@ metrics! {
         "Trace segments that were finished", "no trace records are written";
     TRACE_SEGMENTS_REMOVED "smtt_trace_segments_removed_total" Counter &[],
         "Finished trace segments that were removed to keep within the bound of the disk", "no trace records are written";
+    HISTORY_UP "smtt_history_up" Gauge &[],
+        "Whether files of the history can be written to [history] store", "[history] is switched off";
+    HISTORY_LOST "smtt_history_tasks_lost_total" Counter &[],
+        "Tasks that the history does not have, because they could not be written in time or their application's id can be no folder", "[history] is switched off";
+    POSTMORTEM_UP "smtt_postmortem_up" Gauge &[],
+        "Whether reports about dead executors can be written to their folder", "no reports are written";
+    REPORTS_LOST "smtt_postmortem_reports_lost_total" Counter &[],
+        "Reports about dead executors that were given up because they could not be written", "no reports are written";
     EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
         "Executors that were refused because the daemon's table was full", "";
     STATE_BYTES "smtt_state_bytes" Gauge &[],
@@ -219,7 +235,7 @@ pub fn document(metrics: &[&Metric]) -> String {
          * The metrics port answers any local user, so it shows no names by default (`[web] names = \"hidden\"`): `application_id` is an opaque id (`hidden-...`), `application_name`, `queue`, `kubernetes_namespace`, `kubernetes_pod` and `container_id` are empty, `rdd` and an `executor_id` that is no number are opaque too. An opaque id is the same while the daemon runs. Each daemon makes its own, so series of one application on several workers have different ids and cannot be added up by application, and the option `--app` of `smtt-ctl` does not know them. With `names = \"shown\"`, and always on the control socket, they are as the executors report them.\n\
          * A label value has at most 128 bytes; a longer one ends in `…`. An answer is shared by all scrapers for a second. Where a scraper prefers gzip (`Accept-Encoding`, as Prometheus sends it), the answer is compressed, once for all of them.\n\
          * Counters of an executor end when it has been dead for `[retention] executors`, those of an application with its last executor on this worker.\n\
-         * Values of labels: `attribution` is `attributed` or `unattributed`, of page faults also `before_tracing`. `access` is `read` or `write`, of page faults also `unknown`, of page walks also `any`. `cycles_of` is `rdd` or `application`. `node` is `local` or `remote` where bytes are read, else the node's number. `agreement` is `same_rdd` or `other_rdd`. `thread_class` is `gc_thread`, `jit_thread`, `vm_thread`, `other_thread`, `idle`, `child_process`, `slot_unreadable` or `context_table_full`. `hop` of facts is `sent` or `arrived`, else a hop of the ledger (`smtt-ctl status`). `limit` has the names of [MEMORY.md](MEMORY.md#limits), `verdict` those of [POSTMORTEM.md](POSTMORTEM.md#verdicts), `rule` those of [ADVICE.md](ADVICE.md#findings). `end` of a saving is `low`, `expected` or `high`.\n\
+         * Values of labels: `attribution` is `attributed` or `unattributed`, of page faults also `before_tracing`. `access` is `read` or `write`, of page faults also `unknown`, of page walks also `any`. `cycles_of` is `rdd` or `application`. `node` is `local` or `remote` where bytes are read, else the node's number. `agreement` is `same_rdd` or `other_rdd`. `thread_class` is `gc_thread`, `jit_thread`, `vm_thread`, `other_thread`, `idle`, `child_process`, `slot_unreadable` or `context_table_full`. `hop` of facts is `sent` or `arrived`, else a hop of the ledger (`smtt-ctl status`). `limit` has the names of [MEMORY.md](MEMORY.md#limits), `verdict` those of [POSTMORTEM.md](POSTMORTEM.md#verdicts), or `unknown` where no rule applies, `rule` those of [ADVICE.md](ADVICE.md#findings). `end` of a saving is `low`, `expected` or `high`.\n\
          * Reads and writes are the hardware's: a task that reads an RDD can cause write faults, because the objects that it makes are new memory.\n\n\
          | metric | kind | labels | what it is | no series when |\n|---|---|---|---|---|\n",
     );

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
-use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed};
+use smtt_model::decode::{
+    BlockFact, BlockRemoved, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted,
+};
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Readings;
 use smtt_model::state::Limits;
@@ -410,4 +412,94 @@ fn where_bytes_are_has_series_once_it_was_looked_at() {
     let ratio = value(&text, &series("smtt_rdd_memory_accessed_ratio"));
     assert_eq!(ratio, Some("0.25"), "{text}");
     assert_eq!(value(&text, "smtt_resolver_pages_total"), Some("3"));
+}
+
+#[test]
+fn a_broken_hook_shows_beside_an_attached_one_and_what_the_machine_lacks_has_no_series() {
+    let shared = shared(100);
+    let verdict = |probe: &str, verdict| Verdict {
+        name: probe.to_owned(),
+        hook: String::new(),
+        verdict,
+        reason: String::new(),
+    };
+    shared.set_verdicts(vec![
+        verdict("marker", VerdictState::Ok),
+        verdict("marker", VerdictState::Broken),
+        verdict("fault", VerdictState::Unsupported),
+        verdict("page_walks", VerdictState::Broken),
+        verdict("hotness", VerdictState::Unsupported),
+        verdict("first_touch", VerdictState::Unsupported),
+    ]);
+    shared.set_unknown_libraries(3);
+    let text = scrape(&shared, "");
+    for (series, expected) in [
+        (r#"smtt_probe_up{probe="marker"}"#, Some("1")),
+        (r#"smtt_probe_broken_hooks{probe="marker"}"#, Some("1")),
+        (r#"smtt_probe_up{probe="fault"}"#, Some("0")),
+        (r#"smtt_probe_broken_hooks{probe="fault"}"#, Some("0")),
+        (r#"smtt_probe_up{probe="page_walks"}"#, Some("0")),
+        (r#"smtt_probe_up{probe="hotness"}"#, None),
+        (r#"smtt_probe_up{probe="first_touch"}"#, None),
+        ("smtt_processes_with_unknown_library", Some("3")),
+        // Neither is written here.
+        ("smtt_history_up", None),
+        ("smtt_postmortem_up", None),
+    ] {
+        assert_eq!(value(&text, series), expected, "{series} in\n{text}");
+    }
+}
+
+#[test]
+fn findings_end_with_the_blocks_and_with_the_last_executor() {
+    let shared = shared(100);
+    described(&shared, 1, "0");
+    let block = BlockFact {
+        block_id: "rdd_7_0".to_owned(),
+        rdd_id: Some(7),
+        partition: Some(0),
+        size_bytes: 64 << 20,
+        ..BlockFact::default()
+    };
+    let removed = BlockRemoved {
+        block_id: block.block_id.clone(),
+        ..BlockRemoved::default()
+    };
+    let apply_at = |time_ns, fact| {
+        shared.state().apply(Event {
+            time_ns,
+            executor: 1,
+            pid: 1,
+            tid: 1,
+            uid: 1000,
+            fact,
+        });
+    };
+    let cached = |tasks: std::ops::Range<u64>| {
+        apply_at(tasks.start, Fact::BlockStored(Box::new(block.clone())));
+        for task_attempt_id in tasks {
+            let task = TaskStarted {
+                task_attempt_id,
+                ..TaskStarted::default()
+            };
+            apply_at(task_attempt_id + 1, Fact::TaskStarted(task));
+        }
+    };
+    let unread = || {
+        let found = findings::find(&shared);
+        found.keys().any(|labels| labels[0] == "never_read")
+    };
+    cached(10..30);
+    assert!(unread());
+    apply_at(35, Fact::BlockRemoved(removed));
+    assert!(!unread(), "the block is gone");
+    cached(40..60);
+    assert!(unread());
+    let gone = Fact::ProcessGone {
+        exec: false,
+        is_executor: true,
+        end: None,
+    };
+    apply_at(70, gone);
+    assert!(!unread(), "the executor is dead");
 }

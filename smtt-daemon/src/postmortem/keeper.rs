@@ -84,6 +84,14 @@ impl Keeper {
         self.kept().counts.clone()
     }
 
+    /// Whether reports can be written, and the number of those that were given up; `None` where none are written.
+    #[must_use]
+    pub fn writing(&self) -> Option<(bool, u64)> {
+        self.folder.as_ref()?;
+        let kept = self.kept();
+        Some((kept.failing.is_empty(), kept.lost))
+    }
+
     /// The list of deaths that a query selects, the newest first.
     #[must_use]
     pub fn list(&self, query: &ListQuery) -> Deaths {

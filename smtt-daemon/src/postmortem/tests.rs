@@ -122,6 +122,18 @@ fn deaths_of_a_user_push_out_no_report_of_another() {
 }
 
 #[test]
+fn reports_that_were_given_up_are_counted_where_reports_are_written() {
+    let nowhere = Keeper::new(None);
+    let keeper = Keeper::new(Some("/nowhere".into()));
+    for number in 0..300 {
+        nowhere.add(report(number));
+        keeper.add(report(number));
+    }
+    assert_eq!(nowhere.writing(), None);
+    assert_eq!(keeper.writing(), Some((true, 300 - 256)));
+}
+
+#[test]
 fn names_of_any_length_do_not_make_the_list_long() {
     let keeper = Keeper::new(None);
     let long = "\u{1}".repeat(60_000);

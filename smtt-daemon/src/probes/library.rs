@@ -390,6 +390,12 @@ impl Libraries {
     pub fn files(&self) -> usize {
         self.state().files.len()
     }
+
+    /// Number of processes whose library is not known.
+    #[must_use]
+    pub fn unknown(&self) -> usize {
+        self.state().unknown.len()
+    }
 }
 
 fn id(metadata: &Metadata) -> FileId {

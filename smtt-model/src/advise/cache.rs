@@ -13,9 +13,14 @@ pub(super) const BACK_BLOCKS: u64 = 4;
 /// Minimum share of stored blocks that were stored again for a finding.
 pub(super) const BACK_SHARE: f64 = 0.1;
 
+/// Name of the rule of cached RDDs that no task reads.
+pub(super) const NEVER_READ: &str = "never_read";
+/// Evidence: what blocks of an RDD hold.
+pub(super) const STORAGE_NOW: &str = "storage memory now";
+
 /// Finds cached RDDs that no task has read.
 pub(super) fn never_read(view: &View) -> Outcome {
-    const ID: &str = "never_read";
+    const ID: &str = NEVER_READ;
     const LOOKS_FOR: &str = "cached RDDs that no task reads";
     let rdds = view.rdds();
     let cached: Vec<_> = rdds
@@ -66,7 +71,7 @@ pub(super) fn never_read(view: &View) -> Outcome {
         let mut numbers = vec![
             count("blocks stored", stored),
             count("reads of its blocks", 0),
-            bytes("storage memory now", now),
+            bytes(STORAGE_NOW, now),
             bytes("storage memory at most", peak),
             count("tasks started on this worker since its last block was stored, at least", since),
         ];
@@ -217,7 +222,7 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
                 count("of them, of partitions that had left memory (at least)", back),
                 count("blocks that left memory", rdd.sum(|row| row.blocks_removed)),
                 count("of them, evicted because others needed the room", evicted),
-                bytes("storage memory now", rdd.sum(|row| row.storage_memory_bytes)),
+                bytes(STORAGE_NOW, rdd.sum(|row| row.storage_memory_bytes)),
                 bytes("storage memory at most", rdd.sum(|row| row.storage_memory_peak_bytes)),
                 share("stored again", cost),
             ],

@@ -216,6 +216,7 @@ fn a_cached_rdd_without_reads_is_named_and_one_with_reads_is_not() {
     assert_eq!(finding.severity, Severity::High);
     assert!(lines(finding).contains("unpersist"));
     assert!(finding.title.contains("is cached"), "{}", finding.title);
+    assert!(!finding.is_past());
     assert_eq!(advice.findings.len(), 1);
     // It has been unpersisted meanwhile.
     let mut gone = view.clone();
@@ -223,6 +224,7 @@ fn a_cached_rdd_without_reads_is_named_and_one_with_reads_is_not() {
     let advice = advise(&gone, &around());
     let finding = found(&advice, "never_read").expect("found");
     assert!(finding.title.contains("was cached"), "{}", finding.title);
+    assert!(finding.is_past());
     // Read on another executor of this worker.
     let mut elsewhere = view.clone();
     elsewhere.rdds.push(RddRow {

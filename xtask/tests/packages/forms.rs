@@ -133,6 +133,7 @@ fn the_daemon_of_the_base_has_what_the_unit_gives() -> Result<()> {
         &service["spec"]["selector"] == labels && &set["spec"]["selector"]["matchLabels"] == labels
     );
     ensure!(service["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"]);
+    ensure!(service["spec"]["publishNotReadyAddresses"] == true);
     let scrape = fs::read_to_string(
         paths
             .root
