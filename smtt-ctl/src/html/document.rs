@@ -16,14 +16,13 @@ use crate::cluster::named;
 use crate::users;
 
 /// Sections by their anchors.
-const SECTIONS: [(&str, &str); 9] = [
+const SECTIONS: [(&str, &str); 8] = [
     ("findings", "Findings"),
     ("memory", "Memory over time"),
     ("rdds", "RDDs"),
     ("single", "RDDs over time, one by one"),
     ("execution", "Execution memory"),
-    ("attempts", "Tasks"),
-    ("functions", "Functions"),
+    ("attempts", "Tasks and functions"),
     ("executors", "Executors"),
     ("measured", "How it was measured"),
 ];
@@ -76,10 +75,13 @@ pub fn page(facts: &Facts) -> String {
             section(body, 2, |body| rdds::rdds(body, facts, &timeline));
             section(body, 3, |body| sections::single(body, facts, &timeline));
             section(body, 4, |body| sections::execution(body, facts, &timeline));
-            section(body, 5, |body| tasks::tasks(body, facts));
-            section(body, 6, |body| tasks::functions(body, facts));
-            section(body, 7, |body| sections::executors(body, facts));
-            section(body, 8, |body| measured(body, facts, &timeline));
+            section(body, 5, |body| {
+                tasks::tasks(body, facts);
+                body.line("h3", &[], "Functions by stage");
+                tasks::functions(body, facts);
+            });
+            section(body, 6, |body| sections::executors(body, facts));
+            section(body, 7, |body| measured(body, facts, &timeline));
             body.script(SCRIPT);
         });
     });

@@ -102,7 +102,6 @@ fn facts(second: u64, executor: u64) -> Vec<Fact> {
         for (activity, after_ms, ms) in [
             (Activity::SHUFFLE_FETCH, 50, 150 + 10 * second),
             (Activity::SORT, 500, 120),
-            (Activity::SPILL, 700, 90),
         ] {
             facts.push(Fact::Span(Span {
                 task_attempt_id: Some(before),
@@ -329,28 +328,25 @@ fn the_report_of_a_worker_is_readable_everywhere() -> Result<()> {
     sound(&seen, "after all of it")
 }
 
-/// Opens the sections of tasks and functions, which fold, by their links; closes the others.
+/// Opens the section of tasks and functions, which folds, by its link; closes the others.
 fn work(seen: &Seen<'_>, width: u32, is_dark: bool) -> Result<()> {
     let what = format!("tasks and functions, {width} pixels");
     seen.0.look(width, 1000, is_dark)?;
-    for id in ["attempts", "functions"] {
-        seen.0.click(&format!("nav a[href='#{id}']"))?;
-        let is_open = format!("return document.querySelector('#{id} details').open");
-        seen.0.until(&is_open)?;
-    }
+    seen.0.click("nav a[href='#attempts']")?;
+    seen.0
+        .until("return document.querySelector('#attempts details').open")?;
     seen.0.run(
-        "document.querySelectorAll('section > details').forEach((part) => { part.open = part.closest('#attempts, #functions') !== null; })",
+        "document.querySelectorAll('section > details').forEach((part) => { part.open = part.closest('#attempts') !== null; })",
     )?;
     let rows = |id: &str| format!("document.querySelectorAll('#{id} tbody tr').length");
-    // Each task attempt has most of something, at most once each.
+    // Some have most of several figures, and some of none.
     let tasks = seen.number(&rows("most"))?;
     ensure!(
-        tasks == (SECONDS * EXECUTORS) as i64,
+        (20..(SECONDS * EXECUTORS) as i64).contains(&tasks),
         "{what}: {tasks} tasks"
     );
     let functions = seen.number(&rows("functions-of-stages"))?;
     ensure!(functions == 8 * 6, "{what}: {functions} functions");
-    // Stage 11 ran longest: 740 of its 970 samples were in its own code.
     let row = |name: &str| {
         format!(
             "[...document.querySelectorAll('#functions-of-stages tbody tr')].find((row) => row.textContent.includes('{name}')).innerText.replace(/\\s+/g, ' ')"
