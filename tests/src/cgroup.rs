@@ -34,6 +34,14 @@ impl Cgroup {
         Some(Self { folder, version })
     }
 
+    /// A command that starts a program in the cgroup: the program and its arguments follow.
+    #[must_use]
+    pub fn launcher(&self) -> Vec<String> {
+        let procs = self.folder.join("cgroup.procs").display().to_string();
+        let enter = "echo $$ > \"$0\" && exec \"$@\"".to_owned();
+        vec!["sh".to_owned(), "-c".to_owned(), enter, procs]
+    }
+
     /// Moves a process into the cgroup; processes that it starts later begin there.
     ///
     /// # Errors
@@ -88,6 +96,20 @@ impl MemoryCgroup {
         group.write(limit, &limit_bytes.to_string())?;
         let _ = fs::write(group.folder.join(swap), "0");
         Ok(Some(Self(group)))
+    }
+
+    /// The most memory that the cgroup had at once, of the kernel for its processes too.
+    ///
+    /// # Errors
+    /// When the kernel does not say: version 2 does since Linux 5.19.
+    pub fn peak_bytes(&self) -> Result<u64> {
+        let file = if self.version == 1 {
+            "memory.max_usage_in_bytes"
+        } else {
+            "memory.peak"
+        };
+        let text = fs::read_to_string(self.folder.join(file)).context(file)?;
+        text.trim().parse().context(file)
     }
 
     /// Processes that the OOM killer has ended here, by the kernel's own count.

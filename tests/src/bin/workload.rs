@@ -18,6 +18,8 @@ mod deaths;
 mod fault_kinds;
 #[path = "workload/fault_time.rs"]
 mod fault_time;
+#[path = "workload/fill.rs"]
+mod fill;
 #[path = "attacker/fuse.rs"]
 mod fuse;
 #[path = "workload/greedy.rs"]
@@ -140,6 +142,7 @@ fn main() -> Result<()> {
         "forks" => greedy::forks,
         "flood" => greedy::flood,
         "steady" => greedy::steady,
+        "fill" => fill::fill,
         "registered" => neighbours::registered,
         "children" => neighbours::children,
         "worker_swaps" => neighbours::worker_swaps,

@@ -24,6 +24,7 @@ mod life;
 mod losses;
 mod machine_oom;
 mod many;
+mod memory_limit;
 mod memory_lock;
 mod namespaces;
 mod neighbours;

@@ -1,0 +1,92 @@
+//! An executor whose rows fill the daemon's tables: names as long as they may be, all different.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use smtt_common::event::Kind;
+use smtt_model::decode::encode::encode;
+use smtt_model::decode::{
+    BlockFact, ConsumerUsed, Event, Fact, PageAllocated, RddDescribed, StageDescribed, TaskStarted,
+};
+
+use crate::Options;
+use crate::marker::Marker;
+
+/// A name of the length that the daemon keeps, different for each number.
+fn name(number: u64) -> String {
+    format!("{number:020}{}", "n".repeat(236))
+}
+
+/// One more row of each kind.
+fn rows(number: u64) -> [Fact; 7] {
+    let id = number as u32;
+    let consumer = |class: u64| {
+        Fact::ConsumerUsed(ConsumerUsed {
+            task_attempt_id: Some(number),
+            instances: 1,
+            peak_bytes: 1,
+            counted_bytes: None,
+            estimated: false,
+            consumer: name(class),
+        })
+    };
+    [
+        Fact::TaskStarted(TaskStarted {
+            task_attempt_id: number,
+            stage_id: id / 8,
+            ..TaskStarted::default()
+        }),
+        consumer(number % 4),
+        consumer(number % 4 + 4),
+        Fact::StageDescribed(StageDescribed {
+            stage_id: id / 8,
+            name: name(number),
+            ..StageDescribed::default()
+        }),
+        Fact::RddDescribed(Box::new(RddDescribed {
+            rdd_id: id / 8,
+            name: name(number),
+            ..RddDescribed::default()
+        })),
+        Fact::BlockStored(Box::new(BlockFact {
+            block_id: name(number),
+            rdd_id: Some(id / 8),
+            partition: Some(id),
+            size_bytes: 1 << 20,
+            serialized: true,
+            range_total: 2,
+            ranges: vec![(number << 21, 4096), ((number << 21) + 8192, 4096)],
+            ..BlockFact::default()
+        })),
+        Fact::PageAllocated(PageAllocated {
+            task_attempt_id: Some(number),
+            page_number: Some(number),
+            address: 1 << 46 | number << 21,
+            size_bytes: 1 << 20,
+            consumer: name(number % 8),
+            ..PageAllocated::default()
+        }),
+    ]
+}
+
+/// Reports `rows` rows of each kind in `ms` milliseconds or more, and keeps them: none ends.
+pub fn fill(marker: &Marker, options: &Options) -> Result<Value> {
+    let count = options.number("rows", 400)?.max(1);
+    let length = Duration::from_millis(options.number("ms", 15_000)?);
+    for number in 1..=count {
+        for fact in rows(number) {
+            let (header, payload) = encode(&Event {
+                time_ns: 0,
+                executor: 0,
+                pid: 0,
+                tid: 0,
+                uid: 0,
+                fact,
+            });
+            marker.tell(Kind(header.kind), &payload);
+        }
+        std::thread::sleep(length / count as u32);
+    }
+    Ok(json!({ "rows": count }))
+}
