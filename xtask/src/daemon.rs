@@ -32,6 +32,8 @@ pub struct Options {
     pub marker_toml: String,
     /// Do not configure the path of the native library, only its digest: the daemon must find it in executors.
     pub without_library: bool,
+    /// The marker's library that is configured; absent for the one of `cargo xtask setup`.
+    pub library: Option<PathBuf>,
     /// The command that starts the daemon, with its arguments: as another user, for example. Empty for none.
     pub launcher: Vec<String>,
 }
@@ -68,10 +70,11 @@ impl Daemon {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let socket = folder.join("smtt.sock");
         let port = free_port()?;
-        let library = paths.marker().join(LIBRARY_NAME);
+        let built = paths.marker().join(LIBRARY_NAME);
+        let library = options.library.as_ref().unwrap_or(&built);
         // The daemon probes known bytes only: it knows them from the file, or by their digest.
         let known = if options.without_library {
-            format!("libraries = []\ndigests = [{:?}]", sha256(&library)?)
+            format!("libraries = []\ndigests = [{:?}]", sha256(library)?)
         } else {
             format!("libraries = [{:?}]", library.display().to_string())
         };

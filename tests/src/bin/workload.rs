@@ -6,7 +6,8 @@
 //! touches no memory while it waits, so a test compares counts at quiet moments on both ends.
 //!
 //! Options of all scenarios: `name=TEXT` sets the command name, `describe=no` sends no description at first, `uid=N`
-//! makes it a program of an unprivileged user before that, `namespace=own` gives it a pid namespace.
+//! makes it a program of an unprivileged user before that, `namespaces=N` puts it into N pid namespaces, each in the one
+//! before.
 
 #[path = "workload/accounts.rs"]
 mod accounts;
@@ -105,7 +106,8 @@ fn main() -> Result<()> {
         // The image that a workload replaces itself with; the image does not know the marker.
         return interval(|| scenario::plain(&options));
     }
-    if options.text("namespace") == Some("own") {
+    // As many pid namespaces, each in the one before.
+    for _ in 0..options.number("namespaces", 0)? {
         namespace::enter()?;
     }
     let marker = Marker::load(&library)?;

@@ -46,4 +46,5 @@ mod stale;
 mod starts;
 mod suspend;
 mod touched;
+mod upgrade;
 mod victim;

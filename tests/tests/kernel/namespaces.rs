@@ -18,10 +18,30 @@ const READ_LIMIT: Duration = Duration::from_secs(180);
 
 #[test]
 fn a_worker_in_another_pid_namespace_belongs_to_its_task() -> Result<()> {
+    worker_in_namespaces(1)
+}
+
+/// A container in a container: what is the worker's id for its executor is the executor's own id one level further out.
+#[test]
+fn a_worker_three_pid_namespaces_deep_belongs_to_its_task() -> Result<()> {
+    worker_in_namespaces(3)
+}
+
+/// The ids of a process, from the first pid namespace to its own.
+fn ids(pid: u64) -> Result<Vec<u64>> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let ids = line.context("no NSpid")?.split_whitespace();
+    ids.map(|id| id.parse().context("an id")).collect()
+}
+
+/// A worker of an executor that many pid namespaces below the first one.
+fn worker_in_namespaces(levels: usize) -> Result<()> {
     let Some(daemon) = daemon_alone(&Options::default())? else {
         return Ok(());
     };
-    let mut workload = Workload::start("namespaced_worker", &["namespace=own", "name=java"])?;
+    let namespaces = format!("namespaces={levels}");
+    let mut workload = Workload::start("namespaced_worker", &[&namespaces, "name=java"])?;
     let said = workload.run()?;
     ensure!(
         said["inner_pid"] == 1,
@@ -40,6 +60,11 @@ fn a_worker_in_another_pid_namespace_belongs_to_its_task() -> Result<()> {
                     .is_some_and(|pid| own.contains(&(pid as u32)))
             })
             .context("the executor is not listed by its id on the host")?;
+        let ids = ids(number(executor, "pid")?)?;
+        ensure!(
+            ids.len() == levels + 1 && ids.last() == Some(&1),
+            "the executor that is listed has the ids {ids:?}"
+        );
         let key = executor["executor_id"].as_str().context("no id")?;
         let rdds = daemon.rows(&["rdds", "--executor", key])?;
         let faults = rdds

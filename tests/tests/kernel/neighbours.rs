@@ -125,7 +125,7 @@ fn facts_without_an_executor_are_no_loss_of_another_user_s() -> Result<()> {
 
 #[test]
 fn workers_that_do_not_exist_cost_another_user_no_fact() -> Result<()> {
-    let flood: &[&str] = &["namespace=own", "name=java", "per_second=2000", "ms=10000"];
+    let flood: &[&str] = &["namespaces=1", "name=java", "per_second=2000", "ms=10000"];
     let attackers = [("workers_that_are_none", flood); 3];
     let Some((_, said)) = facts_beside(&attackers)? else {
         return Ok(());

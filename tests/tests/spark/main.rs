@@ -34,3 +34,4 @@ mod tasks;
 mod thread_context;
 mod touched;
 mod trace;
+mod upgrade;
