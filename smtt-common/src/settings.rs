@@ -70,8 +70,8 @@ pub struct Process {
     pub fault_page: u32,
     /// Context of the faults of a Python worker that serves a task. A zero hot word means "no task known".
     pub context: crate::context::SlotHead,
-    /// Twice the number of changes of `context`, and one more during a change, so that a reader on another processor
-    /// detects one.
+    /// Twice the number of changes of `context`, with [`CHANGING`] during a change, so that a reader on another processor
+    /// detects one; and [`CONTESTED`].
     pub context_changes: u64,
     /// Faults of threads without a row that were counted and then ended in a signal. As many of the next are not
     /// counted.
@@ -79,6 +79,11 @@ pub struct Process {
     /// As [`Thread::fault_began`], of the child's thread that began a fault last.
     pub fault_began: u64,
 }
+
+/// Bit of [`Process::context_changes`]: the context is being changed. Only one writer sets it.
+pub const CHANGING: u64 = 1;
+/// Bit of [`Process::context_changes`]: a second writer gave up. The context then means no task, until the next change.
+pub const CONTESTED: u64 = 1 << 63;
 
 /// The JVM that described itself.
 pub const ROLE_EXECUTOR: u32 = 1;

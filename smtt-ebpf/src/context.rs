@@ -6,7 +6,7 @@ use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_prob
 use smtt_common::{
     context::{Activity, ContextWord, SlotHead},
     counter::{ContextKey, Unattributed},
-    settings::{Process, ROLE_EXECUTOR},
+    settings::{CHANGING, CONTESTED, Process, ROLE_EXECUTOR},
 };
 
 use crate::maps::{PROCESSES, THREADS, fetch_add};
@@ -47,7 +47,8 @@ pub fn running() -> Option<Running> {
 }
 
 /// The context of a Python worker. Its writer runs on another processor, and counts each change before and after it: a copy
-/// between two equal, even counts is of one task. Another one counts as no task.
+/// between two equal, even counts is of one task, unless a second writer found the context in a change. Another one counts
+/// as no task.
 #[inline(always)]
 fn worker_head(process: *const Process) -> SlotHead {
     // SAFETY: a map value. The counts are read by atomic additions of nothing: the processor keeps the copy between them.
@@ -55,7 +56,7 @@ fn worker_head(process: *const Process) -> SlotHead {
         let changes = || fetch_add(&raw const (*process).context_changes as *mut u64, 0);
         let before = changes();
         let mut head = ptr::read_volatile(&raw const (*process).context);
-        if before % 2 != 0 || changes() != before {
+        if before & (CHANGING | CONTESTED) != 0 || changes() != before {
             head.hot = 0;
         }
         head

@@ -306,6 +306,21 @@ pub fn fetch_add(counter: *mut u64, count: u64) -> u64 {
     value
 }
 
+/// Sets bits of such a value and returns the old one.
+#[inline(always)]
+pub fn fetch_or(value: *mut u64, bits: u64) -> u64 {
+    let mut old = bits;
+    // SAFETY: as for `add`.
+    unsafe {
+        asm!(
+            "{old} = atomic_fetch_or((u64 *)({value} + 0), {old})",
+            value = in(reg) value,
+            old = inout(reg) old,
+        );
+    }
+    old
+}
+
 /// Sets such a counter to zero and returns the old value.
 #[inline(always)]
 pub fn take_all(counter: *mut u64) -> u64 {

@@ -13,8 +13,8 @@ use smtt_common::{
     context::{Range, SlotHead},
     counter::Counter,
     settings::{
-        Buckets, Budget, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows, executor_key,
-        executor_pid,
+        Buckets, Budget, CHANGING, CONTESTED, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows,
+        executor_key, executor_pid,
     },
 };
 
@@ -22,7 +22,7 @@ use crate::{
     accounts,
     maps::{
         BUDGETS, EXECUTORS, NEW_THREAD, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, announce,
-        compare_exchange, count, fetch_add, take_all, withdraw,
+        compare_exchange, count, fetch_add, fetch_or, take_all, withdraw,
     },
     pending,
     shares::{
@@ -355,7 +355,25 @@ pub fn forget_process(pid: u32) -> Option<u64> {
     Some(executor)
 }
 
-/// Sets the task of a Python worker, which must be a child of this executor.
+/// How often a writer looks whether another one's change of the context has ended. A change takes some ten nanoseconds; only
+/// one whose thread lost its processor lasts longer.
+const CHANGE_TRIES: u32 = 32;
+
+/// Begins a change of a context, if no other one goes on.
+#[inline(always)]
+fn begin_change(changes: *mut u64) -> bool {
+    for _ in 0..CHANGE_TRIES {
+        let seen = fetch_add(changes, 0);
+        let next = (seen & !CONTESTED) + 1;
+        if seen & CHANGING == 0 && compare_exchange(changes, seen, next) == seen {
+            return true;
+        }
+    }
+    false
+}
+
+/// Sets the task of a Python worker, which must be a child of this executor. Of two writers at once one waits; one that has
+/// waited for too long leaves the worker without a task, because it is not known which of both is right.
 #[inline(always)]
 pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
     let Some(row) = PROCESSES.get_ptr_mut(pid) else {
@@ -368,7 +386,10 @@ pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
             return;
         }
         let (context, changes) = (&raw mut (*row).context, &raw mut (*row).context_changes);
-        fetch_add(changes, 1);
+        if !begin_change(changes) {
+            fetch_or(changes, CONTESTED);
+            return;
+        }
         core::ptr::write_volatile(&raw mut (*context).task_attempt_id, head.task_attempt_id);
         core::ptr::write_volatile(&raw mut (*context).stage_id, head.stage_id);
         core::ptr::write_volatile(&raw mut (*context).stage_attempt, head.stage_attempt);

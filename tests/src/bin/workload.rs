@@ -148,6 +148,7 @@ fn main() -> Result<()> {
         "registered" => neighbours::registered,
         "children" => neighbours::children,
         "worker_swaps" => neighbours::worker_swaps,
+        "worker_races" => neighbours::worker_races,
         "workers_that_are_none" => neighbours::workers_that_are_none,
         "namespaced_worker" => namespace::namespaced_worker,
         "accounts" => accounts::accounts,

@@ -195,12 +195,15 @@ fn threads_and_children_leave_rows_for_another_user() -> Result<()> {
     victim.end()
 }
 
-#[test]
-fn a_worker_s_context_is_never_a_mixture_of_two_tasks() -> Result<()> {
+/// Task, stage, and RDD plus one.
+type Served = (u64, u32, u32);
+
+/// Faults of a worker whose task changes all the time.
+fn by_task(scenario: &str) -> Result<Option<BTreeMap<Served, u64>>> {
     let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
-        return Ok(());
+        return Ok(None);
     };
-    let mut workload = Workload::start("worker_swaps", &["ms=6000"])?;
+    let mut workload = Workload::start(scenario, &["ms=6000"])?;
     let executor = lab.executor(workload.pid())?;
     workload.go()?;
     // The ring is drained, so that each report has the same way.
@@ -213,7 +216,7 @@ fn a_worker_s_context_is_never_a_mixture_of_two_tasks() -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     };
     lab.read()?;
-    let mut counted: BTreeMap<(u64, u32, u32), u64> = BTreeMap::new();
+    let mut counted: BTreeMap<Served, u64> = BTreeMap::new();
     for (key, faults) in &lab.contexts {
         if key.executor == executor && key.activity == Activity::PYTHON_WORKER.0 {
             let of = (key.task_attempt_id, key.stage_id, key.rdd_plus_one);
@@ -221,13 +224,38 @@ fn a_worker_s_context_is_never_a_mixture_of_two_tasks() -> Result<()> {
         }
     }
     println!("{said}: faults by task, stage and RDD {counted:?}");
-    for task in [1, 2] {
-        let own = counted.remove(&(task, 20 + task as u32, 11 + task as u32));
+    workload.end()?;
+    Ok(Some(counted))
+}
+
+/// The two tasks that are reported.
+const TASKS: [Served; 2] = [(1, 21, 12), (2, 22, 13)];
+
+#[test]
+fn a_worker_s_context_is_never_a_mixture_of_two_tasks() -> Result<()> {
+    let Some(mut counted) = by_task("worker_swaps")? else {
+        return Ok(());
+    };
+    for task in TASKS {
+        let own = counted.remove(&task);
         ensure!(
             own.is_some_and(|faults| faults > 1000),
-            "task {task} has {own:?} faults"
+            "task {task:?} has {own:?} faults"
         );
     }
     ensure!(counted.is_empty(), "mixtures: {counted:?}");
-    workload.end()
+    Ok(())
+}
+
+#[test]
+fn two_threads_that_report_one_worker_at_once_make_no_mixture() -> Result<()> {
+    let Some(mut counted) = by_task("worker_races")? else {
+        return Ok(());
+    };
+    let own: u64 = TASKS.iter().filter_map(|task| counted.remove(task)).sum();
+    ensure!(
+        own > 1000 && counted.is_empty(),
+        "{own} faults are of one task; mixtures: {counted:?}"
+    );
+    Ok(())
 }

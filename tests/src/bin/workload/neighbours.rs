@@ -1,7 +1,9 @@
 //! Programs that take from their neighbours: threads and children that stay, and Python workers that change their task all
 //! the time or do not exist.
 
+use std::io::{Read as _, Write as _};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -92,12 +94,7 @@ pub fn worker_swaps(marker: &Marker, options: &Options) -> Result<Value> {
     }
     let mut swaps = 0_u64;
     while Instant::now() < end {
-        let task = 1 + swaps % 2;
-        let hot = serving(10 + task as u32);
-        marker.tell_words(
-            Kind::PYTHON_WORKER,
-            &[child as u64, task, hot.0, 20 + task, 0],
-        );
+        tell_worker(marker, child, 1 + swaps % 2);
         swaps += 1;
     }
     // SAFETY: the child is this process's own, and not waited for yet.
@@ -106,6 +103,77 @@ pub fn worker_swaps(marker: &Marker, options: &Options) -> Result<Value> {
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }
     Ok(json!({ "swaps": swaps }))
+}
+
+/// Says that a child serves this task.
+fn tell_worker(marker: &Marker, child: i32, task: u64) {
+    let hot = serving(10 + task as u32);
+    marker.tell_words(
+        Kind::PYTHON_WORKER,
+        &[child as u64, task, hot.0, 20 + task, 0],
+    );
+}
+
+/// Waits until all of so many arrivals are there. The processor may be needed by the other thread.
+fn meet(arrived: &AtomicU64, all: u64) {
+    arrived.fetch_add(1, Ordering::SeqCst);
+    while arrived.load(Ordering::SeqCst) < all {
+        for _ in 0..1000 {
+            std::hint::spin_loop();
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// For `ms` milliseconds, round by round, two threads at one moment say of one child that it serves task 1 and task 2, as in
+/// [`worker_swaps`]. Then the child touches a page.
+pub fn worker_races(marker: &Marker, options: &Options) -> Result<Value> {
+    const PAGES: usize = 1024;
+    let end = Instant::now() + Duration::from_millis(options.number("ms", 5000)?);
+    let (mut told, telling) = std::io::pipe()?;
+    let (reading, mut touched) = std::io::pipe()?;
+    let child = crate::greedy::fork(|| {
+        // SAFETY: takes numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        while let Ok(memory) = Mapping::anonymous(PAGES) {
+            for page in 0..PAGES {
+                if told.read_exact(&mut [0]).is_err() {
+                    return;
+                }
+                memory.write(page * PAGE);
+                if touched.write_all(b"x").is_err() {
+                    return;
+                }
+            }
+        }
+    })?;
+    let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    in_threads(2, |thread| {
+        for round in 1_u64.. {
+            if thread == 0 && Instant::now() >= end {
+                stop.store(true, Ordering::SeqCst);
+            }
+            meet(&begun, 2 * round);
+            if stop.load(Ordering::SeqCst) {
+                break;
+            }
+            tell_worker(marker, child, 1 + thread);
+            meet(&ended, 2 * round);
+            if thread == 0 {
+                (&telling).write_all(b"x")?;
+                (&reading).read_exact(&mut [0])?;
+                rounds.store(round, Ordering::SeqCst);
+            }
+        }
+        Ok(())
+    })?;
+    // SAFETY: the child is this process's own, and not waited for yet.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    Ok(json!({ "rounds": rounds.into_inner() }))
 }
 
 /// For `ms` milliseconds, `per_second` reports of workers with ids that no process has, each another one.
