@@ -2,38 +2,40 @@
 //! page fault, its series stay few, and the rules, the alerts and the dashboard of `packaging` ask what is there. What
 //! crosses the connection is compressed.
 
+mod job;
+mod server;
+
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
-use smtt_daemon::metrics::{Exporter, KeyLimits, MetricsSettings, Names, accountant};
+use smtt_common::counter::FaultCounters;
+use smtt_daemon::metrics::{KeyLimits, MetricsSettings, Names, accountant};
 use smtt_daemon::postmortem::keeper::Keeper;
-use smtt_daemon::server::{self, ControlSocket, Sources, Web};
+use smtt_daemon::server::Web;
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_machine::clock::now_boot_ns;
-use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::postmortem::{Report, Row, Verdict as Death};
 use smtt_model::readings::Readings;
 use smtt_model::state::{CgroupMemory, KernelMemory, Limits, ProcessMemory};
 use smtt_model::verdict::{Verdict, VerdictState};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 use xtask::http;
 use xtask::paths::Paths;
-use xtask::process::{Running, free_port, output, wait_for};
+use xtask::process::{output, wait_for};
 use xtask::setup::prometheus;
+
+use job::Job;
+use server::{Prometheus, Relay, Served, promtool};
 
 /// Queries of the job, and time of one.
 const QUERIES: u32 = 500;
@@ -46,323 +48,6 @@ const SHORT: u64 = 5;
 /// The daemon's `[web] scrape_interval`: four times Prometheus', so that no late scrape misses a counter's first 0.
 const INTERVAL: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// Executors without processes: what the marker and the kernel side would report of them.
-struct Job<'a> {
-    shared: &'a Shared,
-    /// All page faults, by application.
-    faults: Vec<u64>,
-}
-
-impl Job<'_> {
-    fn told(&self, executor: u64, fact: Fact) {
-        self.shared.state().apply(Event {
-            time_ns: now_boot_ns(),
-            executor,
-            pid: executor as u32,
-            tid: 1,
-            uid: 1000,
-            fact,
-        });
-    }
-
-    fn executor(&mut self, executor: u64, application: u64) {
-        let said = ExecutorDescribed {
-            application_id: format!("app-{application}"),
-            application_name: "short queries".to_owned(),
-            executor_id: executor.to_string(),
-            ..ExecutorDescribed::default()
-        };
-        self.told(executor, Fact::ExecutorDescribed(Box::new(said)));
-        self.faults.resize(application as usize + 1, 0);
-    }
-
-    fn rdd(&self, executor: u64, rdd_id: u32, name: &str, call_site: &str) {
-        let said = RddDescribed {
-            rdd_id,
-            name: name.to_owned(),
-            call_site: call_site.to_owned(),
-            ..RddDescribed::default()
-        };
-        self.told(executor, Fact::RddDescribed(Box::new(said)));
-    }
-
-    /// Page faults of an RDD, as the kernel side counts them.
-    fn faults(&mut self, executor: u64, application: u64, rdd: u32, growth: FaultCounters) {
-        let context = ContextKey {
-            executor,
-            rdd_plus_one: rdd + 1,
-            ..ContextKey::default()
-        };
-        let more = growth.read + growth.write;
-        self.faults[application as usize] += more;
-        let mut state = self.shared.state();
-        let mut counters: ExecutorCounters = state.executors()[&executor].counters;
-        counters.attributed.read += growth.read;
-        counters.attributed.write += growth.write;
-        counters.unattributed[0].read += 1;
-        let readings = Readings {
-            contexts: vec![(context, growth)],
-            executors: vec![(executor, counters)],
-            access_known: true,
-            major_known: true,
-            ..Readings::default()
-        };
-        state.add(&readings, now_boot_ns());
-    }
-
-    /// A query: new RDDs of the same lines of the program.
-    fn query(&mut self, query: u32) {
-        let executor = 1 + u64::from(query) % EXECUTORS;
-        for number in 0..RDDS {
-            let id = 10 + query * RDDS + number;
-            let (name, line) = (
-                ["MapPartitionsRDD", "ShuffledRowRDD"][number as usize % 2],
-                number / 4,
-            );
-            self.rdd(
-                executor,
-                id,
-                name,
-                &format!("collect at Queries.scala:{line}"),
-            );
-            let growth = FaultCounters {
-                read: u64::from(number % 3),
-                write: 40 + u64::from(query % 7),
-                ..FaultCounters::default()
-            };
-            self.faults(executor, 0, id, growth);
-        }
-    }
-
-    /// A cached RDD that no task reads.
-    fn unread(&self) {
-        self.rdd(1, 5, "unread", "map at Queries.scala:99");
-        let block = BlockFact {
-            block_id: "rdd_5_0".to_owned(),
-            rdd_id: Some(5),
-            partition: Some(0),
-            size_bytes: 64 << 20,
-            ..BlockFact::default()
-        };
-        self.told(1, Fact::BlockStored(Box::new(block)));
-        for task_attempt_id in 0..20 {
-            let task = TaskStarted {
-                task_attempt_id,
-                ..TaskStarted::default()
-            };
-            self.told(1, Fact::TaskStarted(task));
-        }
-    }
-}
-
-/// A daemon's server on threads of its own.
-struct Served {
-    address: SocketAddr,
-    exporter: Arc<Exporter>,
-    stop: watch::Sender<bool>,
-    _runtime: tokio::runtime::Runtime,
-}
-
-impl Served {
-    fn start(shared: &Arc<Shared>, folder: &Path, readers: impl Into<Web>) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (stop, stopped) = watch::channel(false);
-        let sources = Sources::from(Arc::clone(shared));
-        let exporter = Arc::clone(&sources.exporter);
-        let address = runtime.block_on(async {
-            let socket = ControlSocket::bind(&folder.join("smtt.sock"), "")?;
-            let web = TcpListener::bind("127.0.0.1:0").await?;
-            let address = web.local_addr()?;
-            let until = || server::until_stopped(stopped.clone());
-            server::spawn(sources, socket, web, readers, until)?;
-            anyhow::Ok(address)
-        })?;
-        Ok(Self {
-            address,
-            exporter,
-            stop,
-            _runtime: runtime,
-        })
-    }
-
-    fn stop(&self) -> Result<()> {
-        let sent = self.stop.send(true);
-        sent.context("the server ended by itself")
-    }
-}
-
-/// What passed between Prometheus and the daemon.
-#[derive(Clone, Copy, Debug, Default)]
-struct Passed {
-    scrapes: usize,
-    /// Scrapes that asked for gzip and got it.
-    compressed: usize,
-    bytes: usize,
-}
-
-/// A listener before the daemon's that sees what passes.
-struct Relay {
-    address: SocketAddr,
-    passed: Arc<Mutex<Passed>>,
-}
-
-impl Relay {
-    fn start(to: SocketAddr) -> Result<Self> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
-        let passed = Arc::new(Mutex::new(Passed::default()));
-        let noted = Arc::clone(&passed);
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                // A daemon that is gone refuses, and so does the relay, by closing.
-                let _ = relay(client, to, &noted);
-            }
-        });
-        Ok(Self { address, passed })
-    }
-
-    fn passed(&self) -> Passed {
-        *self.passed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Passes one request and its answer; the daemon's connections have no more.
-fn relay(mut client: TcpStream, to: SocketAddr, noted: &Mutex<Passed>) -> std::io::Result<()> {
-    let mut server = TcpStream::connect(to)?;
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        client.read_exact(&mut byte)?;
-        head.extend_from_slice(&byte);
-    }
-    server.write_all(&head)?;
-    let mut answer = Vec::new();
-    server.read_to_end(&mut answer)?;
-    let asked = String::from_utf8_lossy(&head).to_ascii_lowercase();
-    let begin = &answer[..answer.len().min(1000)];
-    let given = String::from_utf8_lossy(begin).to_ascii_lowercase();
-    let is_gzip =
-        asked.contains("\naccept-encoding: gzip") && given.contains("\ncontent-encoding: gzip\r");
-    {
-        let mut passed = noted.lock().unwrap_or_else(PoisonError::into_inner);
-        passed.scrapes += 1;
-        passed.compressed += usize::from(is_gzip);
-        passed.bytes += answer.len();
-    }
-    client.write_all(&answer)?;
-    client.shutdown(Shutdown::Both)
-}
-
-/// A Prometheus, and its port.
-struct Prometheus {
-    _running: Running,
-    port: u16,
-}
-
-impl Prometheus {
-    /// `more` are further keys of the scrape job.
-    fn start(
-        programs: &Path,
-        packaging: &Path,
-        folder: &Path,
-        target: SocketAddr,
-        more: &str,
-    ) -> Result<Self> {
-        let rules = ["recording.yml", "alerts.yml"].map(|name| packaging.join(name));
-        let config = format!(
-            "global: {{scrape_interval: 5s, scrape_timeout: 5s, evaluation_interval: 1s}}\n\
-             rule_files: [{:?}, {:?}]\n\
-             scrape_configs:\n  - job_name: smtt\n    static_configs: [{{targets: [\"{target}\"]}}]\n{more}",
-            rules[0], rules[1]
-        );
-        let path = folder.join("prometheus.yml");
-        fs::write(&path, config)?;
-        let port = free_port()?;
-        let mut command = Command::new(programs.join("prometheus"));
-        command
-            .arg(format!("--config.file={}", path.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                folder.join("tsdb").display()
-            ))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"));
-        let running = Running::start("prometheus", &mut command, &folder.join("prometheus.log"))?;
-        wait_for("Prometheus gets ready", LIMIT, || {
-            Ok(http::get(port, "/-/ready").ok())
-        })
-        .with_context(|| running.hint())?;
-        Ok(Self {
-            _running: running,
-            port,
-        })
-    }
-
-    /// The result of an expression, now or at a time in seconds since 1970.
-    fn ask(&self, expression: &str, time: Option<f64>) -> Result<Vec<Value>> {
-        let encoded: String = expression
-            .bytes()
-            .map(|byte| match byte {
-                byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-                byte => format!("%{byte:02X}"),
-            })
-            .collect();
-        let time = time.map_or_else(String::new, |time| format!("&time={time:.3}"));
-        let text = http::get(self.port, &format!("/api/v1/query?query={encoded}{time}"))
-            .with_context(|| format!("Prometheus refuses {expression}"))?;
-        let answer: Value = serde_json::from_str(&text)?;
-        let rows = answer["data"]["result"].as_array();
-        rows.cloned().with_context(|| format!("no result: {text}"))
-    }
-
-    /// A single number.
-    fn number(&self, expression: &str, time: Option<f64>) -> Result<f64> {
-        let rows = self.ask(expression, time)?;
-        let value = rows.first().and_then(|row| row["value"][1].as_str());
-        let value = value.with_context(|| format!("{expression} has no value"))?;
-        Ok(value.parse()?)
-    }
-
-    /// Time of the last scrape.
-    fn scraped(&self) -> Result<f64> {
-        self.number("timestamp(smtt_build_info)", None)
-    }
-
-    /// Series that exist, by its status, and series that were ever made.
-    fn series(&self) -> Result<(u64, u64)> {
-        let status: Value = serde_json::from_str(&http::get(self.port, "/api/v1/status/tsdb")?)?;
-        let active = status["data"]["headStats"]["numSeries"].as_u64();
-        let own = http::get(self.port, "/metrics")?;
-        let made = own
-            .lines()
-            .find_map(|line| line.strip_prefix("prometheus_tsdb_head_series_created_total "));
-        let made = made.context("Prometheus does not say how many series it made")?;
-        Ok((active.context("no numSeries")?, made.parse::<f64>()? as u64))
-    }
-}
-
-/// Runs promtool; `input` is its standard input.
-fn promtool(programs: &Path, folder: &Path, arguments: &[&str], input: &str) -> Result<()> {
-    let mut child = Command::new(programs.join("promtool"))
-        .args(arguments)
-        .current_dir(folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("promtool does not start: run `cargo xtask setup`")?;
-    let mut stdin = child.stdin.take().context("no standard input")?;
-    let text = input.to_owned();
-    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
-    let output = child.wait_with_output()?;
-    let _ = writer.join();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    ensure!(output.status.success(), "promtool {arguments:?}: {said}");
-    Ok(())
-}
 
 /// Checks a scrape configuration as it is on the host of Prometheus, where the folder has another path.
 fn check_installed(programs: &Path, packaging: &Path, config: &Path) -> Result<()> {
