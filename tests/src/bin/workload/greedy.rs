@@ -34,7 +34,8 @@ pub fn other_user(marker: &Marker, options: &Options) -> Result<Value> {
 
 /// `executors` child processes, each of which describes itself as an executor and lives until this one ends. With
 /// `users_from` each becomes a user of its own first.
-pub fn crowd(marker: &Marker, options: &Options) -> Result<Value> {
+pub fn crowd(_: &Marker, options: &Options) -> Result<Value> {
+    let library = std::env::args().nth(1).unwrap_or_default();
     let executors = options.number("executors", 64)?;
     let users_from = options.number("users_from", 0)? as u32;
     for child in 0..executors as u32 {
@@ -45,7 +46,8 @@ pub fn crowd(marker: &Marker, options: &Options) -> Result<Value> {
                 if users_from > 0 {
                     become_user(users_from + child)?;
                 }
-                marker.describe();
+                // A child does not inherit the slot file: it has one of its own.
+                Marker::load(&library)?.describe();
                 // SAFETY: the child ends with its parent, and has no handlers that need to run.
                 unsafe {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -59,6 +61,10 @@ pub fn crowd(marker: &Marker, options: &Options) -> Result<Value> {
     }
     // The children need no more than this to reach their pause.
     std::thread::sleep(Duration::from_millis(500));
+    let mut status = 0;
+    // SAFETY: the status is a valid place, and only children of this process are asked for.
+    let ended = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    ensure!(ended == 0, "child {ended} ended with {status}");
     Ok(json!({ "executors": executors }))
 }
 
