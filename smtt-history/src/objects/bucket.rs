@@ -148,9 +148,18 @@ impl Bucket {
     /// # Errors
     /// When the store gives no answer, or the listing has too many pages.
     pub async fn list(&self, folder: &str) -> Result<Vec<Object>, Trouble> {
+        self.list_up_to(folder, PAGES).await
+    }
+
+    /// As [`Bucket::list`], with so many pages at most.
+    pub(super) async fn list_up_to(
+        &self,
+        folder: &str,
+        pages: usize,
+    ) -> Result<Vec<Object>, Trouble> {
         let prefix = format!("{}{folder}/", self.prefix);
         let (mut objects, mut page_token) = (Vec::new(), None);
-        for _ in 0..PAGES {
+        for _ in 0..pages {
             let options = PaginatedListOptions {
                 page_token,
                 ..Default::default()
@@ -172,44 +181,27 @@ impl Bucket {
             }
         }
         Err(Trouble::Failed(format!(
-            "{}: the listing has more than {PAGES} pages",
+            "{}: the listing has more than {pages} pages",
             self.shown(folder)
         )))
     }
 
-    /// The wanted ones of the objects at the store's top whose names begin so.
+    /// The object of this name; `None` where there is none. Nothing is listed.
     ///
     /// # Errors
-    /// When the store gives no answer, or the listing has too many pages.
-    pub async fn beginning(&self, first: &str, wanted: &[String]) -> Result<Vec<Object>, Trouble> {
-        let prefix = format!("{}{first}", self.prefix);
-        let (mut objects, mut page_token) = (Vec::new(), None);
-        for _ in 0..PAGES {
-            let options = PaginatedListOptions {
-                page_token,
-                delimiter: Some("/".into()),
-                ..Default::default()
-            };
-            let page = self.store.list_paginated(Some(&prefix), options);
-            let page = self.asked(first, page).await?;
-            objects.extend(page.result.objects.into_iter().filter_map(|object| {
-                let name = object.location.as_ref().strip_prefix(&self.prefix)?;
-                wanted.iter().any(|it| it == name).then(|| Object {
-                    name: name.to_owned(),
-                    size: object.size,
-                    tag: object.e_tag,
-                    modified_ms: object.last_modified.timestamp_millis(),
-                })
-            }));
-            page_token = page.page_token;
-            if page_token.is_none() || objects.len() == wanted.len() {
-                return Ok(objects);
-            }
+    /// When the store gives no answer.
+    pub async fn object(&self, name: &str) -> Result<Option<Object>, Trouble> {
+        let key = self.key(name)?;
+        match self.asked(name, self.store.head(&key)).await {
+            Ok(object) => Ok(Some(Object {
+                name: name.to_owned(),
+                size: object.size,
+                tag: object.e_tag,
+                modified_ms: object.last_modified.timestamp_millis(),
+            })),
+            Err(Trouble::Absent(_)) => Ok(None),
+            Err(trouble) => Err(trouble),
         }
-        Err(Trouble::Failed(format!(
-            "{}: the listing has more than {PAGES} pages",
-            self.shown(first)
-        )))
     }
 
     /// Names of the folders at the store's top, and whether there are more than were listed.
@@ -439,3 +431,20 @@ impl Bucket {
 
 /// Hexadecimal digits of a generation.
 pub(super) const GENERATION: usize = 16;
+
+#[cfg(test)]
+impl Bucket {
+    /// The bucket `s3://bucket/logs` of a server at an address.
+    pub(super) fn at(endpoint: &str) -> Self {
+        let url = Url::parse("s3://bucket/logs").expect("is one");
+        let mut bucket = Self::open(&url).expect("needs no request");
+        let store = object_store::aws::AmazonS3Builder::new()
+            .with_url("s3://bucket/logs")
+            .with_endpoint(endpoint)
+            .with_allow_http(true)
+            .with_access_key_id("key")
+            .with_secret_access_key("secret");
+        bucket.store = Arc::new(store.build().expect("is complete"));
+        bucket
+    }
+}

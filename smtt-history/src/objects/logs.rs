@@ -1,18 +1,28 @@
-//! Event logs in a bucket. A log is found by its name with two or four requests, whatever the bucket has, and is copied before
-//! it is imported.
+//! Event logs in a bucket. A log is found by its name: the folder of its parts is listed, and each name that its file could
+//! have is asked for, whatever else the bucket has. It is copied before it is imported.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use futures_util::StreamExt as _;
 use object_store::path::Path as Key;
 use tempfile::TempDir;
+use tokio::time::timeout;
 use url::Url;
 
 use super::Location;
 use super::bucket::{Bucket, Object, Trouble};
 use crate::log::{ROLLING, in_order, names, spellings};
+
+/// Parts of a log at most, and pages of the listing of its folder.
+const PARTS: (usize, usize) = (10_000, 11);
+/// Names of a log that are asked for at a time.
+const QUESTIONS: usize = 10;
+/// Time limits of finding a log, and of copying it with all its parts: others wait for both.
+const TIME: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1800));
 
 /// Where event logs are.
 #[derive(Clone)]
@@ -46,6 +56,8 @@ impl Logs {
 pub struct BucketLogs {
     bucket: Bucket,
     most: u64,
+    /// [`TIME`].
+    time: (Duration, Duration),
 }
 
 /// A log of a bucket.
@@ -83,7 +95,25 @@ impl BucketLogs {
     /// When the environment has a wrong setting.
     pub fn open(url: &Url, most: u64) -> Result<Self, Trouble> {
         let bucket = Bucket::open(url)?;
-        Ok(Self { bucket, most })
+        Ok(Self {
+            bucket,
+            most,
+            time: TIME,
+        })
+    }
+
+    /// What a request to the bucket gives within its time limit.
+    async fn within<T>(
+        &self,
+        (name, limit): (&str, Duration),
+        request: impl Future<Output = Result<T, Trouble>>,
+    ) -> Result<T, Trouble> {
+        timeout(limit, request).await.unwrap_or_else(|_| {
+            let (shown, limit) = (self.bucket.shown(name), limit.as_secs());
+            Err(Trouble::Failed(format!(
+                "{shown}: it took longer than {limit} s: the bucket is slow, or the log is too large for it"
+            )))
+        })
     }
 
     /// The log of an application, by the name of its folder in a store; `None` where there is none.
@@ -91,38 +121,46 @@ impl BucketLogs {
     /// # Errors
     /// When the bucket gives no answer.
     pub async fn find(&self, application: &str) -> Result<Option<Found>, Trouble> {
+        let search = self.search(application);
+        self.within((application, self.time.0), search).await
+    }
+
+    async fn search(&self, application: &str) -> Result<Option<Found>, Trouble> {
         for spelling in spellings(application) {
             if let Some(found) = self.rolling(&format!("{ROLLING}{spelling}")).await? {
                 return Ok(Some(found));
             }
-            let wanted = names(&spelling);
-            let objects = self.bucket.beginning(&spelling, &wanted).await?;
-            let first = wanted
-                .iter()
-                .find_map(|name| objects.iter().find(|object| object.name == *name));
-            if let Some(object) = first {
-                return Ok(Some(Found {
-                    name: object.name.clone(),
-                    objects: vec![object.clone()],
-                }));
+            let questions = names(&spelling).into_iter().map(|name| self.file(name));
+            let mut answers = futures_util::stream::iter(questions).buffered(QUESTIONS);
+            while let Some(answer) = answers.next().await {
+                if let Some(found) = answer? {
+                    return Ok(Some(found));
+                }
             }
         }
         Ok(None)
     }
 
+    /// A log that is one object.
+    async fn file(&self, name: String) -> Result<Option<Found>, Trouble> {
+        let object = self.bucket.object(&name).await?;
+        Ok(object.map(|object| Found {
+            name,
+            objects: vec![object],
+        }))
+    }
+
     /// A folder of parts.
     async fn rolling(&self, name: &str) -> Result<Option<Found>, Trouble> {
-        let objects = self.bucket.list(name).await?;
-        // A part's name is a name in the copy, too.
-        let is_name = |it: &&str| !it.contains(['/', '\\', '\0']);
-        let all: BTreeSet<&str> = objects
-            .iter()
-            .map(|object| object.name.as_str())
-            .filter(is_name)
-            .collect();
-        let parts = in_order(all.into_iter().map(str::to_owned));
-        let of_part = |part: &String| objects.iter().find(|object| object.name == *part);
-        let objects: Vec<Object> = parts.iter().filter_map(of_part).cloned().collect();
+        let objects = parts_of(self.bucket.list_up_to(name, PARTS.1).await?);
+        if objects.len() > PARTS.0 {
+            return Err(Trouble::Failed(format!(
+                "{} has {} parts, and a log may have {}: let Spark compact it (spark.history.fs.eventLog.rolling.maxFilesToRetain)",
+                self.bucket.shown(name),
+                objects.len(),
+                PARTS.0
+            )));
+        }
         Ok((!objects.is_empty()).then(|| Found {
             name: name.to_owned(),
             objects,
@@ -134,18 +172,20 @@ impl BucketLogs {
         if name.starts_with(ROLLING) {
             return self.rolling(name).await;
         }
-        let objects = self.bucket.beginning(name, &[name.to_owned()]).await?;
-        Ok(objects.into_iter().next().map(|object| Found {
-            name: name.to_owned(),
-            objects: vec![object],
-        }))
+        self.file(name.to_owned()).await
     }
 
     /// Copies a log.
     ///
     /// # Errors
-    /// When it is larger than the bound, was replaced meanwhile, the bucket gives no answer, or the disk is full.
+    /// When it is larger than the bound, was replaced meanwhile, the bucket gives no answer or is too slow, or the disk is
+    /// full.
     pub async fn copy(&self, found: &Found) -> Result<Copied, Trouble> {
+        let copy = self.download(found);
+        self.within((&found.name, self.time.1), copy).await
+    }
+
+    async fn download(&self, found: &Found) -> Result<Copied, Trouble> {
         let (bytes, most) = (found.bytes(), self.most);
         let shown = self.bucket.shown(&found.name);
         if bytes > most {
@@ -176,6 +216,20 @@ impl BucketLogs {
     }
 }
 
+/// The parts of a log among the objects of its folder, in the order of their numbers.
+fn parts_of(objects: Vec<Object>) -> Vec<Object> {
+    let mut by_name = HashMap::new();
+    for object in objects {
+        // A part's name is a name in the copy, too.
+        if !object.name.contains(['/', '\\', '\0']) {
+            by_name.entry(object.name.clone()).or_insert(object);
+        }
+    }
+    let parts = in_order(by_name.keys().cloned());
+    let parts = parts.iter().filter_map(|part| by_name.remove(part));
+    parts.collect()
+}
+
 /// Copies the log that a command names by its address.
 ///
 /// # Errors
@@ -199,3 +253,6 @@ pub fn copied(url: &Url, most: u64) -> Result<Copied> {
         Ok(logs.copy(&found).await?)
     })
 }
+
+#[cfg(test)]
+mod tests;
