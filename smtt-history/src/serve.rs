@@ -63,6 +63,8 @@ pub struct Settings {
 const ANSWERS: usize = 4;
 /// Imports at a time: each may take some hundred megabytes.
 const IMPORTS: usize = 2;
+/// Applications for whose logs a bucket is asked at a time.
+const QUESTIONS: usize = 8;
 /// KiB of answers that wait for their readers.
 const BODY_KIB: u32 = 512 << 10;
 /// How long the log of a failed import is not tried again, and how many such names are remembered.
@@ -86,7 +88,9 @@ pub struct Server {
     answers: Arc<Semaphore>,
     pub(crate) bodies: Arc<Semaphore>,
     imports: Arc<Semaphore>,
-    /// Imports that run, by the application's name. All requests for one wait for the same import.
+    /// A slow bucket, or many names that it does not have, keep no import of another log waiting.
+    questions: Arc<Semaphore>,
+    /// Questions to a bucket and imports that run, by the application's name. All requests for one wait for the same.
     importing: Mutex<HashMap<String, watch::Receiver<Option<Imported>>>>,
     failed: Cache<String, Refusal>,
     /// When an application that was imported here may be imported again.
@@ -148,7 +152,7 @@ impl Refusal {
     fn busy() -> Self {
         Self(
             StatusCode::SERVICE_UNAVAILABLE,
-            "other applications are being imported: ask again".to_owned(),
+            "other applications are being looked up or imported: ask again".to_owned(),
         )
     }
 }
@@ -191,6 +195,7 @@ impl Server {
             answers: Arc::new(Semaphore::new(ANSWERS)),
             bodies: Arc::new(Semaphore::new(BODY_KIB as usize)),
             imports: Arc::new(Semaphore::new(IMPORTS)),
+            questions: Arc::new(Semaphore::new(QUESTIONS)),
             importing: Mutex::default(),
             failed: Cache::builder()
                 .time_to_live(FAILED.0)
@@ -228,19 +233,7 @@ impl Server {
                 }
                 AppOrSource::Source(name, source) => {
                     drop(turn);
-                    let source = match source {
-                        Source::Asked(logs, imported) => {
-                            match self.ask(&name, logs, imported).await? {
-                                Some(source) => source,
-                                None => {
-                                    has_imported = true;
-                                    continue;
-                                }
-                            }
-                        }
-                        source => source,
-                    };
-                    let is_there = matches!(source, Source::Grown(_) | Source::InBucket(.., true));
+                    let is_there = matches!(source, Source::Grown(_) | Source::Asked(_, Some(_)));
                     let imported = self.import(name, source).await;
                     // The server's log reports why it failed. What was imported before is still an answer.
                     if !is_there && let Some(app) = imported? {
@@ -325,12 +318,52 @@ impl Server {
         if let Some(ended) = importing.get(&name) {
             return Ok(ended.clone());
         }
-        let turn = Arc::clone(&self.imports).try_acquire_owned();
-        let turn = turn.map_err(|_| Refusal::busy())?;
+        let turns = match &source {
+            Source::Asked(..) => &self.questions,
+            _ => &self.imports,
+        };
+        let turn = turn_of(turns)?;
         let (end, ended) = watch::channel(None);
         importing.insert(name.clone(), ended.clone());
         let server = Arc::clone(self);
-        tokio::task::spawn_blocking(move || {
+        tokio::spawn(async move {
+            let result = server.make(&name, source, turn).await;
+            // Whoever found no turn may ask again at once.
+            if let Err(refusal) = &result
+                && *refusal != Refusal::busy()
+            {
+                server.failed.insert(name.clone(), refusal.clone());
+            }
+            let importing = server.importing.lock();
+            importing
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&name);
+            // Those who waited may have gone.
+            let _ = end.send(Some(result));
+        });
+        Ok(ended)
+    }
+
+    /// Asks the bucket, where the source is there, and makes the tables.
+    async fn make(
+        self: &Arc<Self>,
+        name: &str,
+        source: Source,
+        mut turn: OwnedSemaphorePermit,
+    ) -> Imported {
+        let source = match source {
+            Source::Asked(logs, imported) => {
+                let Some(source) = self.ask(name, logs, imported).await? else {
+                    return Ok(None);
+                };
+                turn = turn_of(&self.imports)?;
+                source
+            }
+            source => source,
+        };
+        let (server, name) = (Arc::clone(self), name.to_owned());
+        let work = move || {
+            let _turn = turn;
             let begun = Instant::now();
             let result = match source {
                 Source::Log(log) => server.import_here(&name, &log, false),
@@ -343,19 +376,11 @@ impl Server {
                 Source::Parts => server.read_parts(&name),
             };
             let pause = AGAIN.0.max(begun.elapsed() * AGAIN.1);
-            server.again.insert(name.clone(), Instant::now() + pause);
-            if let Err(refusal) = &result {
-                server.failed.insert(name.clone(), refusal.clone());
-            }
-            let importing = server.importing.lock();
-            importing
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&name);
-            drop(turn);
-            // Those who waited may have gone.
-            let _ = end.send(Some(result));
-        });
-        Ok(ended)
+            server.again.insert(name, Instant::now() + pause);
+            result
+        };
+        let made = tokio::task::spawn_blocking(work).await;
+        made.map_err(Refusal::failed)?
     }
 
     fn read_parts(&self, name: &str) -> Imported {
@@ -399,6 +424,11 @@ impl Server {
             Err(error) => Err(import_failed(name, &error)),
         }
     }
+}
+
+fn turn_of(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
+    let turn = Arc::clone(turns).try_acquire_owned();
+    turn.map_err(|_| Refusal::busy())
 }
 
 fn import_failed(name: &str, error: &anyhow::Error) -> Refusal {

@@ -1,4 +1,4 @@
-//! Event logs in a bucket: they are asked for without a turn, since a bucket may be slow.
+//! Event logs in a bucket: all requests for an application wait for one question.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -61,7 +61,7 @@ impl Server {
     }
 
     /// Asks the bucket for the log of an application; `None` where what was imported before is the answer. A bucket that does
-    /// not have it is asked again after [`super::FAILED`], or after [`AGAIN`].
+    /// not have it, or gives no answer, is asked again after [`super::FAILED`], or after [`AGAIN`].
     pub(super) async fn ask(
         &self,
         name: &str,
@@ -72,11 +72,7 @@ impl Server {
         let Some(bytes) = imported else {
             return match found {
                 Ok(Some(log)) => Ok(Some(Source::InBucket(logs, log, false))),
-                Ok(None) => {
-                    let refusal = has_no_log(name);
-                    self.failed.insert(name.to_owned(), refusal.clone());
-                    Err(refusal)
-                }
+                Ok(None) => Err(has_no_log(name)),
                 Err(trouble) => Err(refused(&trouble)),
             };
         };

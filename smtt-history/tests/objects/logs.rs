@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -154,5 +156,60 @@ fn what_is_missing_too_large_or_out_of_reach_is_said() -> Result<()> {
     proxy.rule(|_, _| Fault::None);
     let stages = format!("{}/stages", path(ID));
     ensure!(serde_json::from_str::<Vec<Value>>(&get(served.port, &stages)?)?.len() == 7);
+    Ok(())
+}
+
+#[test]
+fn questions_for_logs_are_few_list_nothing_else_and_run_once_for_all_who_wait() -> Result<()> {
+    let (proxy, bucket) = Proxy::start(&lab()?.bucket("event-logs-asked")?)?;
+    let folder = tempfile::tempdir()?;
+    // Other logs, whose names begin as the one that is asked for.
+    for number in 0..20 {
+        bucket.send("PUT", &format!("logs/app-9{number:04}"), b"{}\n")?;
+    }
+    let served = serve(&bucket, &folder.path().join("store"), &[])?;
+    let port = served.port;
+    let ask = move |id: &str| {
+        // The application itself would be asked for with each of its attempts.
+        let path = format!("/api/v1/applications/{id}/stages");
+        thread::spawn(move || request(port, &path, "").map(|(status, _)| status))
+    };
+    let ended = |asked: Vec<thread::JoinHandle<Result<u16>>>| -> Result<Vec<u16>> {
+        let statuses = asked.into_iter().map(|it| it.join().expect("ends"));
+        statuses.collect()
+    };
+    proxy.seen();
+    // A question takes long enough that all wait for the first one.
+    proxy.rule(|_, path| match path.contains("list-type") {
+        true => Fault::Late(Duration::from_secs(3)),
+        false => Fault::None,
+    });
+    let statuses = ended((0..12).map(|_| ask("app-9")).collect())?;
+    ensure!(statuses == [404; 12], "{statuses:?}");
+    let seen = proxy.seen();
+    let is_listing = |it: &&String| it.contains("list-type");
+    let listings: Vec<&String> = seen.iter().filter(is_listing).collect();
+    ensure!(listings.len() == 1, "{listings:#?}");
+    let of_parts = "prefix=logs%2Feventlog_v2_app-9%2F";
+    ensure!(listings[0].contains(of_parts), "{listings:#?}");
+    // Four codecs and none, of a log that is finished and of one that is not.
+    let files = seen.len() - 1;
+    ensure!(
+        files == 10 && seen.iter().filter(|it| it.starts_with("HEAD ")).count() == 10,
+        "{seen:#?}"
+    );
+    // Names that it does not have are asked for again after a while.
+    ensure!(ended(vec![ask("app-9")])? == [404] && proxy.seen().is_empty());
+    // More names at a time than questions run.
+    let names: Vec<String> = (0..12).map(|number| format!("app-7-{number}")).collect();
+    let statuses = ended(names.iter().map(|name| ask(name)).collect())?;
+    let count = |of: u16| statuses.iter().filter(|it| **it == of).count();
+    ensure!(count(404) == 8 && count(503) == 4, "{statuses:?}");
+    // So is a bucket that gives no answer.
+    proxy.rule(|_, _| Fault::Status(503));
+    ensure!(ended(vec![ask("app-8")])? == [503]);
+    proxy.rule(|_, _| Fault::None);
+    proxy.seen();
+    ensure!(ended(vec![ask("app-8")])? == [503] && proxy.seen().is_empty());
     Ok(())
 }
