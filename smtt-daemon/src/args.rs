@@ -29,7 +29,8 @@ pub struct Arguments {
         env = "SMTT_LOG_FORMAT"
     )]
     pub log_format: Option<LogFormat>,
-    /// Check the configuration, say what is wrong with it, and exit.
+    /// Check the configuration and load the files that it names for the metrics port, say what is wrong, and exit. Ask as
+    /// the service's user: it may read less than root.
     #[arg(long)]
     pub check: bool,
 }

@@ -162,7 +162,7 @@ impl Probes {
             .map_max_entries("THREADS", wanted.threads)
             .map_max_entries("TASKS", wanted.threads)
             .load(&object)
-            .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE (`smtt-ctl doctor` shows which is missing)")?;
+            .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF and CAP_PERFMON (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
         let shares = SharesOfOwners::default();
         let places = FilePlaces {

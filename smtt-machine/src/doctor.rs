@@ -52,6 +52,11 @@ const CAPABILITIES: &[(u32, &str, &str)] = &[
         "CAP_CHECKPOINT_RESTORE",
         "/proc/PID/map_files",
     ),
+    (
+        2,
+        "CAP_DAC_READ_SEARCH",
+        "folders of executors below /proc and in their containers",
+    ),
 ];
 
 /// Bit of `CAP_CHECKPOINT_RESTORE`.
@@ -73,7 +78,7 @@ fn capabilities() -> MachineCheck {
     } else {
         Err((
             format!("missing: {}", missing.join(", ")),
-            "run as root, or give the service these capabilities (config/smtt.service does, config/smtt-sys-admin.conf adds CAP_SYS_ADMIN)",
+            "run as root, or give the service these capabilities: the unit smtt.service of the package does, and its drop-in /usr/share/smtt/smtt-sys-admin.conf adds CAP_SYS_ADMIN",
         ))
     };
     check("capabilities", true, seen)
@@ -81,14 +86,13 @@ fn capabilities() -> MachineCheck {
 
 fn missing_capabilities(effective: u64, kernel: (u32, u32)) -> Vec<String> {
     let has = |bit: u32| effective & (1 << bit) != 0;
-    if !has(SYS_ADMIN) && kernel < UPROBE_MULTI {
-        return vec!["CAP_SYS_ADMIN (uprobes before Linux 6.6)".into()];
-    }
-    CAPABILITIES
+    let uprobes = (!has(SYS_ADMIN) && kernel < UPROBE_MULTI)
+        .then(|| "CAP_SYS_ADMIN (uprobes before Linux 6.6)".to_owned());
+    let others = CAPABILITIES
         .iter()
         .filter(|(bit, _, _)| !(has(*bit) || *bit == CHECKPOINT_RESTORE && has(SYS_ADMIN)))
-        .map(|(_, name, why)| format!("{name} ({why})"))
-        .collect()
+        .map(|(_, name, why)| format!("{name} ({why})"));
+    uprobes.into_iter().chain(others).collect()
 }
 
 /// What to do in a pid namespace that is not the first.
@@ -301,14 +305,33 @@ mod tests {
     fn sys_admin_is_needed_before_the_link_for_many_uprobes_only() {
         use super::missing_capabilities;
         let bits = |bits: &[u32]| bits.iter().map(|bit| 1_u64 << bit).sum::<u64>();
-        let unit = bits(&[39, 38, 19, 40]);
+        let unit = bits(&[39, 38, 19, 40, 2]);
         assert!(missing_capabilities(unit, (6, 6)).is_empty());
         assert_eq!(
             missing_capabilities(unit, (6, 1)),
             ["CAP_SYS_ADMIN (uprobes before Linux 6.6)"]
         );
-        assert!(missing_capabilities(bits(&[39, 38, 19, 21]), (6, 1)).is_empty());
-        assert_eq!(missing_capabilities(bits(&[39, 38, 19]), (6, 6)).len(), 1);
+        assert!(missing_capabilities(bits(&[39, 38, 19, 21, 2]), (6, 1)).is_empty());
+        let missing = missing_capabilities(bits(&[39, 38, 19, 40]), (6, 6));
+        assert_eq!(missing.len(), 1);
+        assert!(
+            missing[0].starts_with("CAP_DAC_READ_SEARCH "),
+            "{missing:?}"
+        );
+        assert_eq!(missing_capabilities(bits(&[39, 38, 19]), (6, 1)).len(), 3);
+    }
+
+    #[test]
+    fn the_capabilities_are_those_of_the_unit() {
+        let unit = include_str!("../../config/smtt.service");
+        let given = unit
+            .lines()
+            .find_map(|line| line.strip_prefix("AmbientCapabilities="));
+        let mut given: Vec<&str> = given.expect("is there").split_whitespace().collect();
+        let mut asked: Vec<&str> = super::CAPABILITIES.iter().map(|it| it.1).collect();
+        given.sort_unstable();
+        asked.sort_unstable();
+        assert_eq!(asked, given);
     }
 
     #[test]

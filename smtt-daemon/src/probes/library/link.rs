@@ -103,7 +103,7 @@ fn path_of(file: &File) -> io::Result<CString> {
 /// What to do where the kernel refuses the event of a uprobe.
 fn explained(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::PermissionDenied {
-        let text = "Linux before 6.6 needs CAP_SYS_ADMIN for uprobes (config/smtt-sys-admin.conf)";
+        let text = "Linux before 6.6 needs CAP_SYS_ADMIN for uprobes (the drop-in /usr/share/smtt/smtt-sys-admin.conf)";
         return io::Error::new(error.kind(), text);
     }
     error
