@@ -21,7 +21,7 @@ use crate::objects::logs::{Logs, copied};
 use crate::objects::mirror::Mirror;
 use crate::open::App;
 use crate::perfetto as trace;
-use crate::serve::{Listen, Settings, run as run_server};
+use crate::serve::{Listen, ListenError, Settings, run as run_server};
 use crate::timeline::memory::{Memory, read as memory};
 use crate::timeline::model::Model;
 use crate::workers::Files as WorkerFiles;
@@ -33,6 +33,9 @@ use tracing_subscriber::filter::{self, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+/// Exit code of a bad configuration, as in sysexits.
+const EX_CONFIG: u8 = 78;
+
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -41,7 +44,7 @@ pub fn main() -> ExitCode {
     let asked = match asked.as_deref().map(|text| (text, log_levels(text))) {
         Some((text, None)) => {
             eprintln!("smtt-history: SMTT_LOG={text:?} is not one of {LOG_LEVELS}");
-            return ExitCode::from(2);
+            return ExitCode::from(EX_CONFIG);
         }
         Some((_, asked)) => asked,
         None => None,
@@ -58,7 +61,12 @@ pub fn main() -> ExitCode {
         Ok(false) => ExitCode::from(1),
         Err(error) => {
             eprintln!("smtt-history: {error:#}");
-            ExitCode::from(2)
+            // The unit does not restart what would fail again.
+            ExitCode::from(if error.is::<ListenError>() {
+                EX_CONFIG
+            } else {
+                2
+            })
         }
     }
 }

@@ -331,7 +331,13 @@ fn a_server_that_would_be_open_or_in_clear_text_does_not_start() {
         (vec!["--token-file", "nothing"], "nothing cannot be read"),
     ] {
         let (code, said) = refused(path, &arguments);
-        assert_eq!(code, Some(2), "{arguments:?}: {said}");
+        // Another program may give the port back; what is configured stays wrong.
+        let expected = if part.starts_with("cannot listen") {
+            2
+        } else {
+            78
+        };
+        assert_eq!(code, Some(expected), "{arguments:?}: {said}");
         assert!(
             said.contains(part) && said.lines().count() == 1,
             "{arguments:?}: {said}"
@@ -356,7 +362,7 @@ fn a_server_that_would_be_open_or_in_clear_text_does_not_start() {
 fn open_to_all(folder: &Path, file: &str, arguments: &[&str], part: &str) {
     server::set_mode(&folder.join(file), 0o644);
     let (code, said) = refused(folder, arguments);
-    assert_eq!(code, Some(2), "{file}: {said}");
+    assert_eq!(code, Some(78), "{file}: {said}");
     assert!(said.contains(part) && said.lines().count() == 1, "{said}");
     server::set_mode(&folder.join(file), 0o600);
 }

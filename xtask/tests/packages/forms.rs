@@ -1,7 +1,8 @@
 //! Files whose form others define: the Kubernetes base and the workflow, as their own schemas judge them.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -150,6 +151,99 @@ fn the_daemon_of_the_base_has_what_the_unit_gives() -> Result<()> {
     )?;
     ensure!(said.contains("configuration is good"), "{said}");
     ensure!(fs::read_to_string(&file)?.contains("\"0.0.0.0:10871\""));
+    Ok(())
+}
+
+/// Puts a value where an `add` of a JSON patch says.
+fn add(object: &mut Value, operation: &Value) -> Result<()> {
+    ensure!(operation["op"] == "add", "{operation}");
+    let path = operation["path"].as_str().context("a path")?;
+    let (parent, last) = path.rsplit_once('/').context("a place")?;
+    let place = object.pointer_mut(parent);
+    let place = place.with_context(|| format!("the base has no {parent}"))?;
+    match (last, place) {
+        ("-", Value::Array(list)) => list.push(operation["value"].clone()),
+        (name, Value::Object(fields)) => {
+            fields.insert(name.to_owned(), operation["value"].clone());
+        }
+        (name, _) => anyhow::bail!("{parent} takes no {name}"),
+    }
+    Ok(())
+}
+
+/// The component with TLS changes what is there; its probes ask as the port answers, and the daemon takes its files.
+#[test]
+fn the_component_with_tls_has_probes_and_modes_that_the_daemon_takes() -> Result<()> {
+    let (paths, base) = base()?;
+    let component = paths.root.join("packaging/kubernetes/tls");
+    let kustomization = yaml(&paths, &component.join("kustomization.yaml"))?;
+    ensure!(kustomization["kind"] == "Component");
+    let generated = yaml(&paths, &base.join("kustomization.yaml"))?;
+    let generated = &generated["configMapGenerator"][0];
+    let config = &kustomization["configMapGenerator"][0];
+    ensure!(config["behavior"] == "replace");
+    ensure!(config["name"] == generated["name"] && config["files"] == generated["files"]);
+
+    let patch = kustomization["patches"][0]["patch"].as_str();
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| folder.path().join(name);
+    fs::write(file("patch.yaml"), patch.context("a patch")?)?;
+    let mut set = yaml(&paths, &base.join("daemonset.yaml"))?;
+    let operations = yaml(&paths, &file("patch.yaml"))?;
+    for operation in operations.as_array().context("operations")? {
+        add(&mut set, operation)?;
+    }
+    fs::write(file("daemonset.yaml"), serde_json::to_string(&set)?)?;
+    for version in KUBERNETES {
+        let judged = judge(&paths, version, &file("daemonset.yaml"))?;
+        let said = String::from_utf8_lossy(&judged.stderr);
+        ensure!(judged.status.success(), "for Kubernetes {version}: {said}");
+    }
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    for probe in ["startupProbe", "livenessProbe"] {
+        ensure!(container[probe]["httpGet"]["scheme"] == "HTTPS", "{probe}");
+    }
+    let volumes = pod["volumes"].as_array().context("volumes")?;
+    let web = volumes.iter().find(|volume| volume["name"] == "web");
+    let secret = &web.context("no volume of the secret")?["secret"];
+    ensure!(secret["defaultMode"] == 0o400, "{secret}");
+    let mounts = container["volumeMounts"].as_array().context("mounts")?;
+    let mounted = mounts.iter().find(|mount| mount["name"] == "web");
+    let mounted = mounted.context("the secret is mounted nowhere")?["mountPath"].clone();
+
+    // The files as the pod has them.
+    let arguments = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=smtt \
+                     -keyout tls.key -out tls.crt";
+    output(
+        Command::new("openssl")
+            .args(arguments.split_whitespace())
+            .current_dir(folder.path()),
+    )?;
+    fs::write(
+        file("web.yml"),
+        "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\nbasic_auth_users:\n  \
+         prometheus: $2b$04$abcdefghijklmnopqrstuusnI7L1HSYPtZYMtMSGhPX9ThORE6qP2\n",
+    )?;
+    let text = fs::read_to_string(component.join("smtt.toml"))?;
+    let mounted = mounted.as_str().context("a path")?;
+    ensure!(text.contains(&format!("\"{mounted}/web.yml\"")), "{text}");
+    let here = text.replace(mounted, &folder.path().display().to_string());
+    fs::write(file("smtt.toml"), here)?;
+    let check = |mode: u32| {
+        for name in ["web.yml", "tls.crt", "tls.key"] {
+            fs::set_permissions(file(name), Permissions::from_mode(mode))?;
+        }
+        Command::new(paths.target.join("debug/smtt-daemon"))
+            .args(["--check", "--config"])
+            .arg(file("smtt.toml"))
+            .output()
+    };
+    let taken = check(0o400)?;
+    ensure!(taken.status.success(), "{taken:?}");
+    // What a Secret has by default.
+    let refused = check(0o644)?;
+    ensure!(refused.status.code() == Some(78), "{refused:?}");
     Ok(())
 }
 
