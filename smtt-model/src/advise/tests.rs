@@ -352,14 +352,13 @@ fn swapped_blocks_say_what_to_lower_and_no_swap_is_well() {
         let (saving, computed) = saving(&view);
         assert!(saving.is_none() && computed.contains(why), "{computed}");
     }
+    view.rdds[0].faults.page_faults_timed = Some(100);
     view.rdds[0].faults.page_fault_time_ns = Some(3_000_000_000);
     view.rdds[0].faults.page_fault_time_error_ns = Some(1_000_000_000);
     let (seconds, computed) = saving(&view);
     let seconds = seconds.expect("seconds");
-    assert_eq!(
-        (seconds.low, seconds.expected, seconds.high),
-        (0.0, 2.0, 4.0)
-    );
+    let ends = [seconds.low, seconds.expected, seconds.high];
+    assert_eq!(ends.map(|end| (end * 1e3).round()), [0.0, 2000.0, 4000.0]);
     assert!(computed.contains("9 of 1,000 were major"), "{computed}");
     // Below a hundredth.
     view.pages[0].swapped_bytes = Some(MIB);
