@@ -60,6 +60,14 @@ const MEMORY_EVERY: Duration = Duration::from_secs(60);
 /// Longest wait for the writer of trace records to finish its last segments.
 const TRACE_FINISH: Duration = Duration::from_secs(10);
 
+/// Loads the files that the configuration names for the metrics port, as the start does.
+///
+/// # Errors
+/// What ends the start with the exit code of a wrong configuration.
+pub fn check(config: &Config) -> Result<(), WebError> {
+    Web::load(&config.web).map(drop)
+}
+
 /// Runs the daemon until `shutdown` completes.
 ///
 /// # Errors

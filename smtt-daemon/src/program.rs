@@ -5,7 +5,6 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use crate::args::Arguments;
-use crate::server::Web;
 use crate::{event_loop, journal};
 use clap::Parser;
 use smtt_config::LogFormat;
@@ -84,7 +83,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// Checks for what the start ends with [`EX_CONFIG`]. Files that the configuration names are loaded as the user who asks.
 fn check(config: &smtt_config::Config, level: &str) -> anyhow::Result<()> {
     known_levels(level).map_err(anyhow::Error::msg)?;
-    Web::load(&config.web)?;
+    event_loop::check(config)?;
     Ok(())
 }
 
