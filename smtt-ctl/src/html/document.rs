@@ -302,11 +302,17 @@ fn missing(body: &mut Markup, facts: &Facts) {
 
 /// Time of the page faults of all executors with its interval, beside the time of all tasks; empty where it was not
 /// measured.
-fn fault_time(facts: &Facts) -> String {
+/// Page faults of the application's executors, with their time.
+pub(super) fn fault_figures(facts: &Facts) -> FaultFigures {
     let executors = facts.application.executors.iter();
     let executors = executors.filter(|row| row.kind == ExecutorKind::Executor);
     let mut sum = FaultFigures::default();
     executors.for_each(|row| sum.add(&row.faults));
+    sum
+}
+
+fn fault_time(facts: &Facts) -> String {
+    let sum = fault_figures(facts);
     let (Some(time), Some(error)) = (sum.page_fault_time_ns, sum.page_fault_time_error_ns) else {
         return String::new();
     };

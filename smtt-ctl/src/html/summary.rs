@@ -6,6 +6,7 @@ use smtt_model::rows::{ExecutorKind, StageRow};
 use smtt_model::state::FaultFigures;
 use smtt_model::units;
 
+use super::document::fault_figures;
 use super::markup::Markup;
 use super::rdds::rdd_names;
 use super::{Facts, shortened};
@@ -165,8 +166,14 @@ fn losses(facts: &Facts) -> (Vec<Loss>, Vec<&'static str>) {
             true,
         );
     }
-    let mut faults = FaultFigures::default();
-    facts.stages.iter().for_each(|row| faults.add(&row.faults));
+    // A sum over stages leaves out the few long faults of stages with too few measured ones.
+    let faults = if facts.has_all_stages {
+        fault_figures(facts)
+    } else {
+        let mut sum = FaultFigures::default();
+        facts.stages.iter().for_each(|row| sum.add(&row.faults));
+        sum
+    };
     add(
         "page faults",
         faults.page_fault_time_ns,

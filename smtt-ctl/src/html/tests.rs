@@ -404,10 +404,17 @@ fn the_first_sentence_says_what_was_lost_where() {
         row
     };
     facts.stages = vec![stage(3, 10_000, 1000), stage(4, 30_000, 3200)];
-    facts.stages[0].faults.page_fault_time_ns = Some(1900 * MS);
-    facts.stages[0].faults.page_fault_time_error_ns = Some(100 * MS);
-    facts.stages[0].faults.page_faults = Some(500_000);
-    facts.stages[0].faults.page_faults_timed = Some(1000);
+    let timed = |ms: u64| smtt_model::state::FaultFigures {
+        page_faults: Some(500_000),
+        page_faults_timed: Some(1000),
+        page_fault_time_ns: Some(ms * MS),
+        page_fault_time_error_ns: Some(100 * MS),
+        ..smtt_model::state::FaultFigures::default()
+    };
+    for executor in &mut facts.application.executors {
+        executor.faults = smtt_model::state::FaultFigures::default();
+    }
+    facts.application.executors[0].faults = timed(1900);
     facts.rdds[0].faults.page_fault_time_ns = Some(1200 * MS);
     let spans = &mut facts.application.executors[0].spans;
     spans.insert(
@@ -429,6 +436,7 @@ fn the_first_sentence_says_what_was_lost_where() {
     let page = document::page(&facts);
     assert!(page.contains("Not measured, so in no sum: waits for a disk."));
     facts.has_all_stages = false;
+    facts.stages[0].faults = timed(1900);
     let said = lead(&facts);
     assert!(said.starts_with("Of 40.0 s of task time of the 2 stages on this page, "));
     // Fetches are those of whole executors.
@@ -439,7 +447,7 @@ fn the_first_sentence_says_what_was_lost_where() {
     );
     facts.has_all_stages = true;
     facts.stages[0].tasks_running = 99;
-    facts.stages[0].faults.page_fault_time_ns = Some(99_000 * MS);
+    facts.application.executors[0].faults = timed(99_000);
     let said = lead(&facts);
     assert!(
         said.starts_with("Beside 40.0 s of task time that has ended, and in running tasks: 99.0 s \u{b1} 0.1 s went to page faults"),
