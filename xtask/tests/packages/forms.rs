@@ -294,16 +294,16 @@ fn the_client_of_the_base_may_list_endpoints_and_nothing_else() -> Result<()> {
     let pod = &set["spec"]["template"]["spec"];
     ensure!(pod["serviceAccountName"] == "smtt" && pod["automountServiceAccountToken"] == false);
     ensure!(of("serviceaccount.yaml")?["automountServiceAccountToken"] == false);
-    // The README's pod is one that the network policy lets in.
+    // The pod of the document is one that the network policy lets in.
     let label =
         of("networkpolicy.yaml")?["spec"]["ingress"][0]["from"][1]["podSelector"]["matchLabels"]
             .clone();
     let name = label["app.kubernetes.io/name"]
         .as_str()
         .context("a label")?;
-    let readme = fs::read_to_string(paths.root.join("README.md"))?;
-    ensure!(readme.contains(&format!("--labels=app.kubernetes.io/name={name} ")));
-    ensure!(readme.contains("'{\"spec\":{\"serviceAccountName\":\"smtt-ctl\"}}'"));
+    let document = fs::read_to_string(paths.root.join("docs/KUBERNETES.md"))?;
+    ensure!(document.contains(&format!("--labels=app.kubernetes.io/name={name} ")));
+    ensure!(document.contains("'{\"spec\":{\"serviceAccountName\":\"smtt-ctl\"}}'"));
     Ok(())
 }
 
