@@ -4,10 +4,11 @@
 //! event loop waits for neither. Each sample is a read of `status`, of the children's `statm` and of the cgroup's use;
 //! page tables are never walked.
 
+mod advance;
 pub mod keeper;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -17,7 +18,7 @@ use smtt_config::PostmortemSettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_machine::deaths::{KernelLog, program};
 use smtt_machine::memory::is_there;
-use smtt_model::postmortem::{Case, judge};
+use smtt_model::postmortem::{Case, InAdvance, judge};
 use smtt_model::sort::small::Gather as _;
 use smtt_model::state::{Child, ChildEnd, Noted};
 
@@ -90,6 +91,8 @@ struct Watcher {
     reports: TimedReads<Option<String>>,
     log: Option<KernelLog>,
     due: Vec<(u64, Option<Noted<ChildEnd>>)>,
+    /// When the last reports in advance were made, and whether they have an executor.
+    in_advance: Option<(Instant, bool)>,
 }
 
 impl Watcher {
@@ -101,6 +104,7 @@ impl Watcher {
             reports: TimedReads::new("smtt-hs-err", READS),
             log: KernelLog::open(),
             due: Vec::new(),
+            in_advance: None,
         }
     }
 
@@ -147,6 +151,7 @@ impl Watcher {
         }
         self.read_options(&living);
         self.judge(shared, keeper);
+        self.judge_in_advance(shared, keeper, &living);
         let known = shared.executor_keys();
         self.watched
             .retain(|key, _| known.binary_search(key).is_ok());
@@ -210,6 +215,38 @@ impl Watcher {
             keeper.add(report);
         }
         self.due = due.collect();
+    }
+
+    /// Makes a report of each living executor now and then, for the daemon after this one.
+    fn judge_in_advance(&mut self, shared: &Shared, keeper: &Keeper, living: &[Living]) {
+        let is_due = match self.in_advance {
+            None => !living.is_empty(),
+            Some((last, had)) => last.elapsed() >= advance::EVERY && (had || !living.is_empty()),
+        };
+        if !is_due || !keeper.has_folder() {
+            return;
+        }
+        let mut of_users: BTreeMap<u32, VecDeque<&Living>> = BTreeMap::new();
+        for executor in living {
+            of_users
+                .entry(executor.user)
+                .or_default()
+                .push_back(executor);
+        }
+        let (now_ns, now_unix_ms) = (now_boot_ns(), now_unix_ns() / 1_000_000);
+        let chosen = advance::in_turns(of_users).take(advance::EXECUTORS);
+        let reports = chosen.filter_map(|executor| {
+            let mut case = shared.state().case_in_advance(executor.key, now_ns)?;
+            if let Some(watched) = self.watched.get(&executor.key) {
+                watched.describe(&mut case);
+            }
+            Some(judge(&case, now_unix_ms))
+        });
+        keeper.set_in_advance(InAdvance {
+            boot_id: advance::boot_id(),
+            reports: advance::fitting(reports),
+        });
+        self.in_advance = Some((Instant::now(), !living.is_empty()));
     }
 
     /// Adds what only the machine knows of a death.

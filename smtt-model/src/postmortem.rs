@@ -75,6 +75,8 @@ verdicts! {
     KilledBySignal = "killed_by_signal",
     /// A signal ended a Python worker; the JVM lived on.
     PythonWorkerKilled = "python_worker_killed",
+    /// The machine stopped or restarted while it ran.
+    LostWithMachine = "lost_with_machine",
     /// Its end was not seen.
     Lost = "lost",
 }
@@ -223,6 +225,61 @@ pub struct Deaths {
     /// Why reports cannot be written; empty where they can.
     #[serde(default)]
     pub failing: String,
+}
+
+/// Reports in advance: what there would be to say of each living executor if it were lost now, with the machine or while no
+/// daemon runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InAdvance {
+    /// The kernel's id of this run of the machine.
+    pub boot_id: String,
+    /// A report for each executor.
+    pub reports: Vec<Report>,
+}
+
+/// How an executor was lost of which only a report in advance is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftBehind {
+    /// The machine has started again since.
+    Machine,
+    /// The process is gone, and no daemon ran when it ended.
+    Unwatched,
+}
+
+impl Report {
+    /// Whether this is about the end of the process that a report in advance is about. Its time is that of the last record,
+    /// and reports in advance are made every `every_ms` milliseconds.
+    #[must_use]
+    pub fn ends(&self, row: &Row, every_ms: u64) -> bool {
+        let (own, other) = (&self.row.who, &row.who);
+        row.child_pid.is_none()
+            && (own.pid, own.uid, &own.application_id, &own.executor_id)
+                == (
+                    other.pid,
+                    other.uid,
+                    &other.application_id,
+                    &other.executor_id,
+                )
+            && row.died_unix_ms.abs_diff(self.row.died_unix_ms) <= every_ms
+    }
+
+    /// The report of an executor that left this report in advance.
+    #[must_use]
+    pub fn left_behind(mut self, how: LeftBehind) -> Self {
+        let (verdict, sentence) = match how {
+            LeftBehind::Machine => (
+                Verdict::LostWithMachine,
+                "The machine stopped or restarted while it ran; the time is that of its last record.",
+            ),
+            LeftBehind::Unwatched => (
+                Verdict::Lost,
+                "It ended while no daemon ran; the time is that of its last record.",
+            ),
+        };
+        self.row.verdict = verdict;
+        sentence.clone_into(&mut self.row.sentence);
+        self
+    }
 }
 
 /// Judges a death.

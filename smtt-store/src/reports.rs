@@ -4,6 +4,8 @@
 //! used up, the oldest reports of the user with the most go. Only files of that form are ever counted or removed.
 //!
 //! The second line of a file is the checksum of the first. Files of earlier versions have no second line.
+//!
+//! `living.json` has reports in advance: what there would be to say of each living executor if the machine stopped now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +14,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use smtt_model::postmortem::Report;
+use smtt_model::postmortem::{InAdvance, Report};
 
 use crate::folder::make;
 
@@ -21,6 +23,9 @@ const SUFFIX: &str = ".json";
 /// Suffix of a file that is being written; hidden.
 const IN_PROGRESS: &str = ".part";
 const LOCK: &str = ".lock";
+/// The file of the reports in advance, and its largest size.
+const LIVING: &str = "living.json";
+const LIVING_MAX: u64 = 4 << 20;
 /// Largest report that is read.
 const REPORT_MAX: u64 = 1 << 20;
 /// The line of the checksum, with zeros for it.
@@ -43,6 +48,17 @@ struct Part {
     reports: BTreeMap<String, u64>,
     bytes: u64,
 }
+
+/// Bytes of a report in advance.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn length(report: &Report) -> io::Result<u64> {
+    Ok(serde_json::to_vec(report)?.len() as u64 + 1)
+}
+
+/// Bytes that all reports in advance may have.
+pub const IN_ADVANCE_BYTES: u64 = LIVING_MAX - BLOCK;
 
 /// The folder of reports, held by this process.
 #[derive(Debug)]
@@ -192,6 +208,39 @@ impl Reports {
         let before = own.reports.insert(id.clone(), bytes).unwrap_or(0);
         own.bytes = own.bytes + bytes - before;
         Ok(removed)
+    }
+
+    /// Writes the reports in advance, in place of the last ones.
+    ///
+    /// # Errors
+    /// When they cannot be written, as on a full disk. The last ones stay.
+    pub fn keep_in_advance(&self, all: &InAdvance) -> io::Result<()> {
+        let mut text = serde_json::to_vec(all)?;
+        text.extend(seal(&text).into_bytes());
+        let part = self.path.join(format!(".{LIVING}{IN_PROGRESS}"));
+        let written = self
+            .write(&part, &text)
+            .and_then(|()| fs::rename(&part, self.path.join(LIVING)));
+        if written.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        written
+    }
+
+    /// The reports in advance that the daemon before left; none where it left no file.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are damaged.
+    pub fn in_advance(&self) -> io::Result<InAdvance> {
+        let file = match File::open(self.path.join(LIVING)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(InAdvance::default());
+            }
+            file => file?,
+        };
+        let mut text = Vec::new();
+        file.take(LIVING_MAX).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(unsealed(&text)?)?)
     }
 
     fn write(&self, path: &Path, text: &[u8]) -> io::Result<()> {
@@ -471,5 +520,43 @@ mod tests {
             "the oldest of all users of the share"
         );
         Ok(())
+    }
+
+    #[test]
+    fn reports_in_advance_are_those_of_the_last_write() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let reports = Reports::take(folder.path(), None, ANY).expect("taken");
+        assert_eq!(reports.in_advance().expect("none"), InAdvance::default());
+        let all = |pid: u32| InAdvance {
+            boot_id: "this".to_owned(),
+            reports: vec![report(pid, 5, 100)],
+        };
+        for pid in [1, 2] {
+            reports.keep_in_advance(&all(pid)).expect("written");
+        }
+        assert_eq!(reports.in_advance().expect("read"), all(2));
+        // They are no reports, and hold no room of these.
+        assert_eq!(reports.usage(), (0, 0));
+        let path = folder.path().join(LIVING);
+        let mut text = fs::read(&path).expect("read");
+        text[40] ^= 1;
+        fs::write(&path, text).expect("written");
+        let damaged = reports.in_advance().expect_err("damaged").to_string();
+        assert!(damaged.contains("checksum"), "{damaged}");
+    }
+
+    #[test]
+    fn reports_within_their_bound_are_read_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let reports = Reports::take(folder.path(), None, ANY).expect("taken");
+        let one = report(1, 5, 100_000);
+        let most =
+            usize::try_from(IN_ADVANCE_BYTES / length(&one).expect("a length")).expect("few");
+        let all = InAdvance {
+            boot_id: "x".repeat(36),
+            reports: vec![one; most],
+        };
+        reports.keep_in_advance(&all).expect("written");
+        assert_eq!(reports.in_advance().expect("read"), all);
     }
 }

@@ -8,10 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smtt_config::PostmortemSettings;
-use smtt_model::postmortem::{Deaths, Report, Row, Verdict};
+use smtt_model::postmortem::{Deaths, InAdvance, Report, Row, Verdict};
 use smtt_model::protocol::ListQuery;
 use smtt_store::reports::{Bounds, Reports, read};
 
+use super::advance;
 use crate::subordinate::ShareOwners;
 
 /// Reports in memory: those that wait for the disk, or the last ones where there is no folder.
@@ -30,6 +31,8 @@ struct Kept {
     /// The newest last.
     rows: VecDeque<Row>,
     waiting: VecDeque<Arc<Report>>,
+    /// Reports in advance that are to be written.
+    in_advance: Option<InAdvance>,
     counts: BTreeMap<Verdict, u64>,
     lost: u64,
     failing: String,
@@ -76,6 +79,27 @@ impl Keeper {
         kept.waiting.push_back(Arc::new(report));
         drop(kept);
         self.news.notify_all();
+    }
+
+    /// Whether reports are written to a folder.
+    #[must_use]
+    pub const fn has_folder(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Takes in the reports in advance, in place of the last ones.
+    pub fn set_in_advance(&self, all: InAdvance) {
+        self.kept().in_advance = Some(all);
+        self.news.notify_all();
+    }
+
+    /// Whether a report about the end of the same process is there.
+    fn has_end_of(&self, report: &Report) -> bool {
+        let every_ms = u64::try_from(advance::EVERY.as_millis()).unwrap_or(u64::MAX);
+        let kept = self.kept();
+        kept.rows
+            .iter()
+            .any(|row| report.ends(row, every_ms.saturating_mul(2)))
     }
 
     /// Deaths since the start, by verdict.
@@ -156,14 +180,15 @@ impl Keeper {
         read(folder, row.who.uid.unwrap_or(u32::MAX), &row.id).map(|report| Some(Arc::new(report)))
     }
 
-    /// The report that is to be written next; waits a moment for one.
-    fn next(&self) -> Option<Arc<Report>> {
+    /// What is to be written next, a report or those in advance; waits a moment for one.
+    fn next(&self) -> (Option<Arc<Report>>, Option<InAdvance>) {
         let kept = self.kept();
-        let (kept, _) = self
+        let idle = |kept: &mut Kept| kept.waiting.is_empty() && kept.in_advance.is_none();
+        let (mut kept, _) = self
             .news
-            .wait_timeout_while(kept, NAP, |kept| kept.waiting.is_empty())
+            .wait_timeout_while(kept, NAP, idle)
             .unwrap_or_else(PoisonError::into_inner);
-        kept.waiting.front().cloned()
+        (kept.waiting.front().cloned(), kept.in_advance.take())
     }
 
     fn written(&self, report: &Arc<Report>, removed: &[String]) {
@@ -258,8 +283,25 @@ pub fn spawn(
                 }
             };
             load(&keeper, &reports, &folder);
+            match reports.in_advance() {
+                Ok(before) => {
+                    let is_known = |report: &Report| keeper.has_end_of(report);
+                    let left = advance::left_behind(before, &advance::boot_id(), is_known);
+                    left.into_iter().for_each(|report| keeper.add(report));
+                }
+                // Another version wrote them, or they are damaged.
+                Err(error) => tracing::warn!(
+                    "the executors that the daemon before watched are not known: {error}"
+                ),
+            }
             while !stopped() {
-                let Some(report) = keeper.next() else {
+                let (report, in_advance) = keeper.next();
+                if let Some(all) = in_advance
+                    && let Err(error) = reports.keep_in_advance(&all)
+                {
+                    keeper.failed(&error);
+                }
+                let Some(report) = report else {
                     continue;
                 };
                 match reports.add(&report, &|uid| owners.share_of(uid)) {

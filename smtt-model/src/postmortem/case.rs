@@ -140,6 +140,25 @@ impl State {
     /// What is known of a death that [`State::deaths_due`] named; `None` where the executor has no row any more.
     #[must_use]
     pub fn case(&self, executor: u64, child: Option<Noted<ChildEnd>>) -> Option<Case> {
+        let died_ns = match &child {
+            Some(child) => child.time_ns,
+            None => self.executors().get(&executor)?.died_ns?,
+        };
+        self.case_at(executor, child, died_ns)
+    }
+
+    /// What would be known of a living executor if it were lost at this time, with the machine or with the daemon; `None`
+    /// where it is dead.
+    #[must_use]
+    pub fn case_in_advance(&self, executor: u64, now_ns: u64) -> Option<Case> {
+        let row = self.executors().get(&executor)?;
+        match row.died_ns {
+            Some(_) => None,
+            None => self.case_at(executor, None, now_ns),
+        }
+    }
+
+    fn case_at(&self, executor: u64, child: Option<Noted<ChildEnd>>, died_ns: u64) -> Option<Case> {
         let row = self.executors().get(&executor)?;
         let (notes, said) = (&row.black_box, row.described.as_ref());
         let signals = match &child {
@@ -150,10 +169,6 @@ impl State {
                 .filter(|note| note.what.sent.target_pid == child.what.pid)
                 .cloned()
                 .collect(),
-        };
-        let died_ns = match &child {
-            Some(child) => child.time_ns,
-            None => row.died_ns?,
         };
         let before = child
             .as_ref()

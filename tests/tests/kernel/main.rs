@@ -20,6 +20,7 @@ mod garbage;
 mod hotness;
 mod idle;
 mod lab;
+mod left_behind;
 mod life;
 mod losses;
 mod machine_oom;
