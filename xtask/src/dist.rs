@@ -448,7 +448,7 @@ mod tests {
         let error = error.expect_err("above").to_string();
         assert!(
             error.starts_with(
-                "smtt has 12.26 MB without symbols (12260000 bytes), at most 12.25 MB"
+                "smtt has 12.36 MB without symbols (12360000 bytes), at most 12.35 MB"
             ),
             "{error}"
         );
