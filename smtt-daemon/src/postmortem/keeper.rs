@@ -198,6 +198,11 @@ impl Keeper {
         kept.rows.retain(|row| !removed.contains(&row.id));
     }
 
+    /// The disk has taken a file: what failed before is over, and what waits is tried again.
+    fn works(&self) {
+        self.kept().failing.clear();
+    }
+
     fn failed(&self, error: &io::Error) {
         let text = format!("reports about dead executors cannot be written: {error}");
         let mut kept = self.kept();
@@ -296,10 +301,10 @@ pub fn spawn(
             }
             while !stopped() {
                 let (report, in_advance) = keeper.next();
-                if let Some(all) = in_advance
-                    && let Err(error) = reports.keep_in_advance(&all)
-                {
-                    keeper.failed(&error);
+                match in_advance.map(|all| reports.keep_in_advance(&all)) {
+                    Some(Ok(())) => keeper.works(),
+                    Some(Err(error)) => keeper.failed(&error),
+                    None => {}
                 }
                 let Some(report) = report else {
                     continue;
