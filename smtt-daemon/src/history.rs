@@ -6,8 +6,9 @@
 //! by application.
 
 mod documents;
+mod known;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,12 +17,13 @@ use std::time::{Duration, Instant};
 
 use smtt_config::HistorySettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
-use smtt_model::rows::{ApplicationKey, ExecutorState, FetchRow, Filter, FunctionRow, TaskRow};
-use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Whose, Workers};
+use smtt_model::rows::{ApplicationKey, ExecutorState, Filter};
+use smtt_store::history::workers::{Bounds, REST, TASKS, Whose, Workers};
 
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
+
+use known::Known;
 
 /// Interval of the snapshots of the state.
 const EVERY: Duration = Duration::from_secs(2);
@@ -37,14 +39,14 @@ const PART_ROWS: usize = 1_000;
 const PART_BYTES: usize = 4 << 20;
 /// Bytes of all tasks that wait for the store.
 const WAITING_BYTES: usize = 24 << 20;
-/// Bytes of a function or of a fetch that waits, without texts.
-const FUNCTION_BYTES: usize = 104;
+/// Applications that are remembered once they have left this worker: their next executor continues the counts.
+const GONE: usize = 256;
 /// Applications of one user that are written in a round; others wait for the next one.
 const WRITES: usize = 8;
 /// Pause after a failed write.
 const PAUSE: Duration = Duration::from_secs(5);
 /// After a write the thread sleeps this many times as long as it took: writing takes a quarter of one CPU at most.
-const REST: u32 = 3;
+const BREAK: u32 = 3;
 
 /// How the writing goes, for `smtt-ctl status` and the metrics.
 #[derive(Debug, Default)]
@@ -107,76 +109,6 @@ pub fn spawn(
         }
         writer.round(true);
     })
-}
-
-/// What is known of one application.
-struct Known {
-    /// Tasks of each executor that are written or wait, as far as the state has them.
-    tasks: BTreeMap<u64, BTreeSet<u64>>,
-    waiting: Batch,
-    /// Functions of those that wait.
-    functions: Batch,
-    /// Requests for shuffle blocks of those that wait.
-    fetches: Batch,
-    /// Parts of tasks so far.
-    parts: u32,
-    rows: u64,
-    lost: u64,
-    /// Executors with their states, and deaths, at the last write.
-    written: Option<(BTreeMap<u64, ExecutorState>, usize)>,
-    last: Option<Instant>,
-    is_here: bool,
-}
-
-impl Known {
-    fn new() -> Self {
-        Self {
-            tasks: BTreeMap::new(),
-            waiting: Batch::new(&TASKS),
-            functions: Batch::new(&FUNCTIONS),
-            fetches: Batch::new(&FETCHES),
-            parts: 0,
-            rows: 0,
-            lost: 0,
-            written: None,
-            last: None,
-            is_here: true,
-        }
-    }
-
-    /// Bytes of what waits, nearly.
-    fn waiting_bytes(&self) -> usize {
-        let parts = [&self.functions, &self.fetches];
-        let parts = parts.map(|it| it.text_bytes() + it.len() * FUNCTION_BYTES);
-        self.waiting.text_bytes() + parts.iter().sum::<usize>()
-    }
-
-    /// Adds an ended task with its functions and fetches.
-    fn push(&mut self, mut row: TaskRow, boot_unix_ns: u64) {
-        let (spans, fetches) = match &mut row.functions {
-            Some(functions) => (
-                std::mem::take(&mut functions.spans),
-                std::mem::take(&mut functions.fetches),
-            ),
-            None => (Vec::new(), Vec::new()),
-        };
-        let begin = row.functions.as_ref().map_or(0, |it| it.begin_ns);
-        let begin_ns = boot_unix_ns.saturating_add(begin);
-        for span in &spans {
-            push_function(&mut self.functions, &row, span, begin_ns);
-        }
-        for fetch in &fetches {
-            push_fetch(&mut self.fetches, &row, fetch, begin_ns);
-        }
-        push(&mut self.waiting, &row);
-    }
-
-    /// Nothing waits any more.
-    fn clear(&mut self) {
-        self.waiting = Batch::new(&TASKS);
-        self.functions = Batch::new(&FUNCTIONS);
-        self.fetches = Batch::new(&FETCHES);
-    }
 }
 
 struct Writer {
@@ -280,9 +212,7 @@ impl Writer {
         }
         for (application, known) in &mut self.applications {
             known.is_here = executors.contains_key(application);
-            if let Some(executors) = executors.get(application) {
-                known.tasks.retain(|key, _| executors.contains_key(key));
-            }
+            known.see(executors.get(application).unwrap_or(&BTreeMap::new()));
         }
         executors
     }
@@ -312,13 +242,14 @@ impl Writer {
                 let has_changed = known.written.as_ref().is_none_or(|(before, known_deaths)| {
                     Some(before) != states || *known_deaths != deaths
                 });
+                let has_settled = !known.settled().is_empty();
                 let has_ended = states
                     .is_none_or(|states| states.values().all(|it| *it != ExecutorState::Alive));
                 let is_old = known
                     .last
                     .is_none_or(|last| last.elapsed() >= self.settings.interval);
                 let is_due = is_full
-                    || (has_more || has_changed) && (is_old || is_last)
+                    || (has_more || has_changed || has_settled) && (is_old || is_last)
                     || has_more && has_ended
                     || has_changed && has_ended;
                 if !is_due || !known.is_here && !has_more {
@@ -335,15 +266,28 @@ impl Writer {
             let states = executors.get(&application).cloned().unwrap_or_default();
             self.write(&application, states, deaths)?;
             if !is_last {
-                sleep((begin.elapsed() * REST).min(EVERY));
+                sleep((begin.elapsed() * BREAK).min(EVERY));
             }
         }
-        self.applications
-            .retain(|_, known| known.is_here || !known.waiting.is_empty());
+        self.forget();
         Ok(())
     }
 
-    /// Writes an application's waiting tasks as a part, and its documents anew.
+    /// Forgets applications that have left this worker, beyond [`GONE`] of them.
+    fn forget(&mut self) {
+        let gone = self.applications.iter();
+        let gone = gone.filter(|(_, known)| !known.is_here && known.waiting.is_empty());
+        let mut gone: Vec<(Option<Instant>, ApplicationKey)> = gone
+            .map(|(application, known)| (known.last, application.clone()))
+            .collect();
+        gone.sort();
+        for (_, application) in gone.iter().take(gone.len().saturating_sub(GONE)) {
+            self.applications.remove(application);
+        }
+    }
+
+    /// Writes an application's waiting tasks as a part, the last documents of its ended executors as another, and its
+    /// other documents anew.
     fn write(
         &mut self,
         application: &ApplicationKey,
@@ -379,24 +323,37 @@ impl Writer {
         let mut result = Ok(());
         if !known.waiting.is_empty() {
             // A part of tasks has its functions and fetches beside it once it is there.
+            let part = workers.next_part(whose, &TASKS);
             for beside in [&known.functions, &known.fetches] {
                 if result.is_ok() && !beside.is_empty() {
-                    result = workers.add(whose, known.parts, beside, &share_of);
+                    result = workers.add(whose, part, beside, &share_of);
                 }
             }
             if result.is_ok() {
-                result = workers.add(whose, known.parts, &known.waiting, &share_of);
+                result = workers.add(whose, part, &known.waiting, &share_of);
             }
             if result.is_ok() {
                 known.rows += known.waiting.len() as u64;
-                known.parts += 1;
                 known.clear();
+            }
+        }
+        let settled = known.settled();
+        if result.is_ok() && !settled.is_empty() {
+            // Rows of dead executors expire, and the other documents are replaced.
+            let (batch, left_out) = documents::of_ended(&self.shared, application, &settled);
+            let part = workers.next_part(whose, &REST).max(1);
+            result = workers.add(whose, part, &batch, &share_of);
+            if result.is_ok() {
+                known.ended.extend(settled);
+                known.left_out += left_out;
             }
         }
         // Where the executors are gone, their last documents stay.
         if result.is_ok() && known.is_here {
             let about = documents::About {
                 application,
+                ended: &known.ended,
+                left_out: known.left_out,
                 host: &self.host,
                 run_ms: self.run_ms,
                 tasks: known.rows,
@@ -425,72 +382,6 @@ impl Writer {
         known.last = Some(Instant::now());
         Ok(())
     }
-}
-
-fn number(value: Option<u64>) -> Cell<'static> {
-    Cell::optional(value.map(|value| i64::try_from(value).unwrap_or(i64::MAX)))
-}
-
-fn optional(text: Option<&str>) -> Cell<'_> {
-    text.map_or(Cell::None, Cell::Text)
-}
-
-/// Adds a span of a task that began at `begin_ns` since 1970 as a row of [`FUNCTIONS`].
-fn push_function(batch: &mut Batch, row: &TaskRow, span: &FunctionRow, begin_ns: u64) {
-    batch.push(&[
-        number(row.stage_id.map(u64::from)),
-        number(row.stage_attempt.map(u64::from)),
-        number(row.task_attempt_id),
-        optional(row.who.executor_id.as_deref()),
-        Cell::Text(&span.thread),
-        number(Some(span.tid.into())),
-        Cell::Text(&span.activity),
-        optional(span.function.as_deref()),
-        number(Some(begin_ns.saturating_add(span.begin_ns) / 1000)),
-        number(Some(span.begin_ns)),
-        number(Some(span.duration_ns)),
-        number(Some(span.own_ns)),
-        number(span.rdd_id.map(u64::from)),
-    ]);
-}
-
-/// Adds a request of a task that began at `begin_ns` since 1970 as a row of [`FETCHES`].
-fn push_fetch(batch: &mut Batch, row: &TaskRow, fetch: &FetchRow, begin_ns: u64) {
-    batch.push(&[
-        number(row.stage_id.map(u64::from)),
-        number(row.stage_attempt.map(u64::from)),
-        number(row.task_attempt_id),
-        optional(row.who.executor_id.as_deref()),
-        optional(fetch.address.as_deref()),
-        optional(fetch.executor_id.as_deref()),
-        number(Some(begin_ns.saturating_add(fetch.begin_ns) / 1000)),
-        number(Some(fetch.begin_ns)),
-        number(Some(fetch.duration_ns)),
-        number(Some(fetch.blocks)),
-        number(Some(fetch.bytes)),
-        Cell::Text(&fetch.outcome),
-    ]);
-}
-
-/// Adds a task as a row of [`TASKS`].
-fn push(batch: &mut Batch, row: &TaskRow) {
-    let Ok(json) = serde_json::to_string(row) else {
-        return;
-    };
-    let state = serde_json::to_value(row.state).unwrap_or_default();
-    batch.push(&[
-        number(row.stage_id.map(u64::from)),
-        number(row.stage_attempt.map(u64::from)),
-        number(row.task_attempt_id),
-        optional(row.who.executor_id.as_deref()),
-        Cell::Text(state.as_str().unwrap_or_default()),
-        number(row.duration_ns),
-        number(row.faults.page_faults),
-        number(Some(row.execution_memory_peak_bytes)),
-        number(row.used.cpu_ns),
-        number(row.used.heap_allocated_bytes),
-        Cell::Text(&json),
-    ]);
 }
 
 #[cfg(test)]

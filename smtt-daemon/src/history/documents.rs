@@ -26,6 +26,10 @@ const DEATHS: usize = 64;
 pub struct About<'a> {
     /// The application.
     pub application: &'a ApplicationKey,
+    /// Executors whose last documents are in a file of their own.
+    pub ended: &'a BTreeSet<u64>,
+    /// Documents that had no room there.
+    pub left_out: u64,
     /// The worker's host.
     pub host: &'a str,
     /// Start of the daemon in milliseconds since 1970.
@@ -46,6 +50,14 @@ struct Documents {
 }
 
 impl Documents {
+    fn new() -> Self {
+        Self {
+            batch: Batch::new(&REST),
+            bytes: 0,
+            left_out: 0,
+        }
+    }
+
     fn add(&mut self, kind: &str, id: &str, document: &impl Serialize) {
         let Ok(json) = serde_json::to_string(document) else {
             return;
@@ -60,16 +72,32 @@ impl Documents {
     }
 }
 
-/// All documents of an application. Each listing of each executor locks the state separately. Waits for the large answer
-/// that is being made: call it on a thread of its own.
+/// The documents of an application's executors that have ended, and how many had no room. Locks as [`of`] does.
+pub fn of_ended(
+    shared: &Shared,
+    application: &ApplicationKey,
+    ended: &BTreeSet<u64>,
+) -> (Batch, u64) {
+    let making = shared.making();
+    let _making = making.blocking_lock();
+    let mut documents = Documents::new();
+    for key in ended {
+        let filter = Filter {
+            application: Some(application.clone()),
+            key: Some(*key),
+            ..Filter::default()
+        };
+        of_executor(shared, &filter, &mut documents);
+    }
+    (documents.batch, documents.left_out)
+}
+
+/// All other documents of an application. Each listing of each executor locks the state separately. Waits for the large
+/// answer that is being made: call it on a thread of its own.
 pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
     let making = shared.making();
     let _making = making.blocking_lock();
-    let mut documents = Documents {
-        batch: Batch::new(&REST),
-        bytes: 0,
-        left_out: 0,
-    };
+    let mut documents = Documents::new();
     let filter = Filter {
         application: Some(about.application.clone()),
         ..Filter::default()
@@ -77,9 +105,9 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
     let summary = shared.state().list_executors(&filter).summary;
     deaths(shared, about.application, &mut documents);
     let executors: BTreeSet<u64> = shared.executor_keys().into_iter().gather();
-    for key in executors {
+    for key in executors.difference(about.ended) {
         let filter = Filter {
-            key: Some(key),
+            key: Some(*key),
             ..filter.clone()
         };
         of_executor(shared, &filter, &mut documents);
@@ -88,7 +116,7 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
     for advice in advice(shared, &filter).applications {
         documents.add("findings", "", &advice);
     }
-    let left_out = documents.left_out;
+    let left_out = documents.left_out + about.left_out;
     let worker = json!({
         "host": about.host,
         "uid": about.application.uid,

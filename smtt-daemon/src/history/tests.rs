@@ -129,7 +129,7 @@ fn a_claim_of_another_user_goes_to_the_claimant_s_folder() {
         uid: Some(1000),
     }];
     let first = known.last;
-    assert_eq!((known.rows, known.parts, known.lost), (1, 1, 0));
+    assert_eq!((known.rows, known.lost), (1, 0));
     task(&shared, 2, 666, 8);
     writer.round(false);
     let known = &writer.applications[&ApplicationKey {
@@ -335,4 +335,87 @@ fn functions_of_ended_tasks_are_a_table_beside_them() {
     // Nothing twice.
     writer.round(true);
     assert_eq!(files(store.path(), "app-1").expect("lists").len(), 4);
+}
+
+/// Ids of the documents of a kind in all files of an application, sorted.
+fn ids(store: &std::path::Path, folder: &str, kind: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let all = files(store, folder).expect("lists");
+    for file in all.iter().filter(|it| it.name.table == REST.name) {
+        let reader = reader(file).expect("opens");
+        let texts = |name: &str| reader.texts(name, &[0..reader.rows()]).expect(name);
+        let of_kind = texts("kind").into_iter().zip(texts("id"));
+        let of_kind = of_kind.filter(|(it, _)| it.as_deref() == Some(kind));
+        found.extend(of_kind.filter_map(|(_, id)| id));
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn an_executor_that_expires_stays_in_the_history() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    executor(&shared, 1, 1000, "app-1");
+    executor(&shared, 2, 1000, "app-1");
+    task(&shared, 1, 1000, 5);
+    let mut writer = writer(store.path(), &shared);
+    writer.round(false);
+    tell(&shared, 1, 1000, exited());
+    for _ in 0..4 {
+        writer.round(false);
+    }
+    assert_eq!(writer.condition.failing(), "");
+    let both = ["1.1", "2.2"];
+    assert_eq!(ids(store.path(), "app-1", "executor"), both);
+    // Its rows expire, and then those of the other one change.
+    shared.state().expire(u64::MAX / 2);
+    assert_eq!(shared.executor_keys(), [2]);
+    task(&shared, 2, 1000, 6);
+    writer.round(true);
+    assert_eq!(ids(store.path(), "app-1", "executor"), both);
+    assert_eq!(ids(store.path(), "app-1", "memory"), both);
+    assert_eq!(ids(store.path(), "app-1", "worker").len(), 1);
+}
+
+#[test]
+fn an_application_that_comes_back_overwrites_nothing() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    let mut writer = writer(store.path(), &shared);
+    for (key, id) in [(1, 5), (2, 6), (3, 7)] {
+        executor(&shared, key, 1000, "app-1");
+        task(&shared, key, 1000, id);
+        tell(&shared, key, 1000, exited());
+        for _ in 0..4 {
+            writer.round(false);
+        }
+        shared.state().expire(u64::MAX / 2);
+        writer.round(false);
+        writer
+            .applications
+            .values_mut()
+            .for_each(|known| known.last = None);
+        if key == 2 {
+            // Nor where what was remembered of it is gone.
+            writer.applications.clear();
+        }
+    }
+    writer.round(true);
+    assert_eq!(writer.condition.failing(), "");
+    let all = files(store.path(), "app-1").expect("lists");
+    let parts = all.iter().filter(|it| it.name.table == TASKS.name);
+    let found: Vec<_> = parts.flat_map(tasks).collect();
+    assert_eq!(found, [Some(5), Some(6), Some(7)]);
+    let executors = ids(store.path(), "app-1", "executor");
+    assert_eq!(executors, ["1.1", "2.2", "3.3"]);
+}
+
+/// The end of a process.
+fn exited() -> Fact {
+    Fact::ProcessGone {
+        exec: false,
+        is_executor: true,
+        end: None,
+    }
 }

@@ -296,6 +296,22 @@ impl Workers {
         self.shrink(share_of)
     }
 
+    /// The part of a table after the last one that this run has written.
+    #[must_use]
+    pub fn next_part(&self, whose: Whose<'_>, table: &Table) -> u32 {
+        let application = place::name(whose.application, whose.attempt).unwrap_or_default();
+        let from = (application.clone(), String::new());
+        let files = self.files.get(&whose.uid).into_iter();
+        let files = files.flat_map(|files| files.range(from.clone()..));
+        let names = files.map_while(|((folder, name), _)| (*folder == application).then_some(name));
+        names
+            .filter_map(|name| Name::parse(name))
+            .filter(|name| name.run == self.run && name.table == table.name)
+            .map(|name| name.part.saturating_add(1))
+            .max()
+            .unwrap_or(0)
+    }
+
     /// Removes files until the others are within their limits.
     fn shrink(&mut self, share_of: &impl Fn(u32) -> u32) -> io::Result<()> {
         loop {

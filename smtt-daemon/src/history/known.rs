@@ -1,0 +1,175 @@
+//! What waits for the store of one application, and which of it is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use smtt_model::rows::{ExecutorState, FetchRow, FunctionRow, TaskRow};
+use smtt_store::history::batch::{Batch, Cell};
+use smtt_store::history::workers::{FETCHES, FUNCTIONS, TASKS};
+
+/// Bytes of a function or of a fetch that waits, without texts.
+const FUNCTION_BYTES: usize = 104;
+/// Rounds in which an executor was dead: what the kernel and the marker report of its end has arrived then.
+const SETTLED_ROUNDS: u32 = 2;
+
+/// What is known of one application.
+pub struct Known {
+    /// Tasks of each executor that are written or wait, as far as the state has them.
+    pub tasks: BTreeMap<u64, BTreeSet<u64>>,
+    /// Dead executors, with the rounds that found them dead.
+    dead: BTreeMap<u64, u32>,
+    /// Executors whose last documents are written.
+    pub ended: BTreeSet<u64>,
+    pub waiting: Batch,
+    /// Functions of those that wait.
+    pub functions: Batch,
+    /// Requests for shuffle blocks of those that wait.
+    pub fetches: Batch,
+    pub rows: u64,
+    pub lost: u64,
+    /// Last documents of ended executors that had no room.
+    pub left_out: u64,
+    /// Executors with their states, and deaths, at the last write.
+    pub written: Option<(BTreeMap<u64, ExecutorState>, usize)>,
+    pub last: Option<Instant>,
+    pub is_here: bool,
+}
+
+impl Known {
+    pub fn new() -> Self {
+        Self {
+            tasks: BTreeMap::new(),
+            waiting: Batch::new(&TASKS),
+            functions: Batch::new(&FUNCTIONS),
+            fetches: Batch::new(&FETCHES),
+            dead: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            rows: 0,
+            lost: 0,
+            left_out: 0,
+            written: None,
+            last: None,
+            is_here: true,
+        }
+    }
+
+    /// Takes in the states of the executors that are here, once a round.
+    pub fn see(&mut self, states: &BTreeMap<u64, ExecutorState>) {
+        self.tasks.retain(|key, _| states.contains_key(key));
+        self.ended.retain(|key| states.contains_key(key));
+        self.dead.retain(|key, _| states.contains_key(key));
+        for (key, state) in states {
+            if *state == ExecutorState::Dead {
+                *self.dead.entry(*key).or_default() += 1;
+            }
+        }
+    }
+
+    /// Dead executors whose last documents are not written: their rows will not change any more.
+    pub fn settled(&self) -> BTreeSet<u64> {
+        let settled = self.dead.iter();
+        let settled = settled.filter(|(_, rounds)| **rounds > SETTLED_ROUNDS);
+        let keys = settled.map(|(key, _)| *key);
+        keys.filter(|key| !self.ended.contains(key)).collect()
+    }
+
+    /// Bytes of what waits, nearly.
+    pub fn waiting_bytes(&self) -> usize {
+        let parts = [&self.functions, &self.fetches];
+        let parts = parts.map(|it| it.text_bytes() + it.len() * FUNCTION_BYTES);
+        self.waiting.text_bytes() + parts.iter().sum::<usize>()
+    }
+
+    /// Adds an ended task with its functions and fetches.
+    pub fn push(&mut self, mut row: TaskRow, boot_unix_ns: u64) {
+        let (spans, fetches) = match &mut row.functions {
+            Some(functions) => (
+                std::mem::take(&mut functions.spans),
+                std::mem::take(&mut functions.fetches),
+            ),
+            None => (Vec::new(), Vec::new()),
+        };
+        let begin = row.functions.as_ref().map_or(0, |it| it.begin_ns);
+        let begin_ns = boot_unix_ns.saturating_add(begin);
+        for span in &spans {
+            push_function(&mut self.functions, &row, span, begin_ns);
+        }
+        for fetch in &fetches {
+            push_fetch(&mut self.fetches, &row, fetch, begin_ns);
+        }
+        push(&mut self.waiting, &row);
+    }
+
+    /// Nothing waits any more.
+    pub fn clear(&mut self) {
+        self.waiting = Batch::new(&TASKS);
+        self.functions = Batch::new(&FUNCTIONS);
+        self.fetches = Batch::new(&FETCHES);
+    }
+}
+
+fn number(value: Option<u64>) -> Cell<'static> {
+    Cell::optional(value.map(|value| i64::try_from(value).unwrap_or(i64::MAX)))
+}
+
+fn optional(text: Option<&str>) -> Cell<'_> {
+    text.map_or(Cell::None, Cell::Text)
+}
+
+/// Adds a span of a task that began at `begin_ns` since 1970 as a row of [`FUNCTIONS`].
+fn push_function(batch: &mut Batch, row: &TaskRow, span: &FunctionRow, begin_ns: u64) {
+    batch.push(&[
+        number(row.stage_id.map(u64::from)),
+        number(row.stage_attempt.map(u64::from)),
+        number(row.task_attempt_id),
+        optional(row.who.executor_id.as_deref()),
+        Cell::Text(&span.thread),
+        number(Some(span.tid.into())),
+        Cell::Text(&span.activity),
+        optional(span.function.as_deref()),
+        number(Some(begin_ns.saturating_add(span.begin_ns) / 1000)),
+        number(Some(span.begin_ns)),
+        number(Some(span.duration_ns)),
+        number(Some(span.own_ns)),
+        number(span.rdd_id.map(u64::from)),
+    ]);
+}
+
+/// Adds a request of a task that began at `begin_ns` since 1970 as a row of [`FETCHES`].
+fn push_fetch(batch: &mut Batch, row: &TaskRow, fetch: &FetchRow, begin_ns: u64) {
+    batch.push(&[
+        number(row.stage_id.map(u64::from)),
+        number(row.stage_attempt.map(u64::from)),
+        number(row.task_attempt_id),
+        optional(row.who.executor_id.as_deref()),
+        optional(fetch.address.as_deref()),
+        optional(fetch.executor_id.as_deref()),
+        number(Some(begin_ns.saturating_add(fetch.begin_ns) / 1000)),
+        number(Some(fetch.begin_ns)),
+        number(Some(fetch.duration_ns)),
+        number(Some(fetch.blocks)),
+        number(Some(fetch.bytes)),
+        Cell::Text(&fetch.outcome),
+    ]);
+}
+
+/// Adds a task as a row of [`TASKS`].
+fn push(batch: &mut Batch, row: &TaskRow) {
+    let Ok(json) = serde_json::to_string(row) else {
+        return;
+    };
+    let state = serde_json::to_value(row.state).unwrap_or_default();
+    batch.push(&[
+        number(row.stage_id.map(u64::from)),
+        number(row.stage_attempt.map(u64::from)),
+        number(row.task_attempt_id),
+        optional(row.who.executor_id.as_deref()),
+        Cell::Text(state.as_str().unwrap_or_default()),
+        number(row.duration_ns),
+        number(row.faults.page_faults),
+        number(Some(row.execution_memory_peak_bytes)),
+        number(row.used.cpu_ns),
+        number(row.used.heap_allocated_bytes),
+        Cell::Text(&json),
+    ]);
+}
