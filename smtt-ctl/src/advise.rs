@@ -7,11 +7,12 @@ use smtt_model::advise::{
     Advice, ApplicationAdvice, Evidence, Finding, RuleOutcome, RuleResult, Severity,
 };
 use smtt_model::protocol::ListQuery;
-use smtt_model::rows::{Number, made_at};
+use smtt_model::rows::{Listing, Number, made_at};
 use smtt_model::units;
 use unicode_width::UnicodeWidthStr;
 
 use super::cluster::beside;
+use super::earlier::{mark, of};
 use super::listing::no_match::no_match;
 use super::report::NO_APPLICATION;
 use super::{Exit, Failure, Output};
@@ -33,7 +34,10 @@ pub(super) async fn run(
         user,
         ..ListQuery::default()
     };
-    let advice: Advice = client.ask("/v1/advise", &question).await?;
+    let mut advice: Advice = client.ask("/v1/advise", &question).await?;
+    if client.cluster().is_none() {
+        advice.applications.extend(earlier(client, &question).await);
+    }
     if let Some(cluster) = client.cluster().filter(|_| output.is_data()) {
         // Surroundings are of one worker each.
         let applications = serde_json::json!({ "applications": advice.applications });
@@ -51,6 +55,13 @@ pub(super) async fn run(
         })?;
     }
     Ok(Exit::Fine)
+}
+
+/// What earlier runs of the daemon found. A daemon of an older version knows none.
+async fn earlier(client: &Client, question: &ListQuery) -> Vec<ApplicationAdvice> {
+    let path = of("/v1/advise");
+    let asked: Result<Listing<ApplicationAdvice>, _> = client.ask(&path, question).await;
+    asked.unwrap_or_default().rows
 }
 
 /// Advice as text.
@@ -91,7 +102,7 @@ fn title(application: &ApplicationAdvice) -> String {
         (Some(id), _) => format!("Application {id}"),
         (None, _) => "Executors that have not described themselves".to_owned(),
     };
-    title + &users::of(application.uid)
+    title + &users::of(application.uid) + &mark(application.earlier.as_ref())
 }
 
 fn application_text(application: &ApplicationAdvice, output: Output, all: bool) -> String {

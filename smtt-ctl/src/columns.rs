@@ -19,6 +19,8 @@ const APPLICATION: Column = column("application_id", "APPLICATION", Form::Text, 
 /// Shown where rows are of several attempts of applications.
 pub const APPLICATION_ATTEMPT: Column =
     column("application_attempt_id", "APP ATTEMPT", Form::Word, 1);
+/// Shown where rows are of earlier runs of the daemon.
+pub const MEASURED: Column = column(super::earlier::EARLIER, "MEASURED", Form::Run, 0);
 /// Shown where rows are of several users, and for executors.
 pub const USER: Column = column("uid", "USER", Form::User, 1);
 const EXECUTOR: Column = column("executor_id", "EXEC", Form::Word, 0);

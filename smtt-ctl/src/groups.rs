@@ -11,7 +11,7 @@ use super::listing::no_match::no_match;
 use super::listing::{Rows, data, outcome, text, unfiltered};
 use super::output::{Form as OutputForm, Output};
 use super::table::{self, Column, Form, Table, column};
-use super::{Exit, Failure};
+use super::{Exit, Failure, earlier};
 use crate::client::Client;
 
 /// Columns of groups whose common value has this heading.
@@ -126,7 +126,7 @@ pub(super) async fn run(
     let kind = kind(by);
     let question = query.filter.question();
     // The summary of all executors is below the table, as in the listing of single RDDs.
-    let listing: Listing<RddRow> = client.ask(kind.path, &question).await?;
+    let listing: Listing<RddRow> = earlier::ask(client, kind.path, &question, Some(query)).await?;
     let mut groups = rdd_groups(&listing.rows, by.into());
     if groups.is_empty() && question != unfiltered(&question) {
         if output.is_data() {

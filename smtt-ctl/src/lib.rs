@@ -9,6 +9,7 @@ pub mod client;
 pub mod cluster;
 pub mod columns;
 mod doctor;
+mod earlier;
 mod export;
 mod groups;
 mod html;

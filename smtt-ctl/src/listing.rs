@@ -13,9 +13,9 @@ use smtt_model::units;
 use self::since::Recent;
 use super::advise::wrapped;
 use super::args::Query;
-use super::columns::{APPLICATION_ATTEMPT, EXECUTORS, ListingKind, USER};
+use super::columns::{APPLICATION_ATTEMPT, EXECUTORS, ListingKind, MEASURED, USER};
 use super::output::{Form, rows};
-use super::{Exit, Failure, Output, say, table};
+use super::{Exit, Failure, Output, earlier, say, table};
 use crate::client::Client;
 
 /// Rows of a listing as JSON objects.
@@ -44,7 +44,7 @@ pub(super) async fn run(
         limit: limit.filter(|_| !busy_only && recent.is_none()),
         ..question.clone()
     };
-    let mut listing: Rows = client.ask(kind.path, &asked).await?;
+    let mut listing: Rows = earlier::ask(client, kind.path, &asked, Some(query)).await?;
     if let Some(recent) = &recent {
         let all = listing.rows.len();
         listing.rows.retain(|row| recent.has(kind, row));
@@ -284,6 +284,7 @@ pub(super) fn text(
     ));
     text.push_str(&heap_notes(&listing.rows, "heap_addresses", output));
     text.push_str(&footer(kind, &listing.summary));
+    text.push_str(&earlier::note(&listing.summary, &listing.rows));
     Ok(text)
 }
 
@@ -326,6 +327,9 @@ fn by_default(kind: &ListingKind, rows: &[Map<String, Value>]) -> Vec<table::Col
     if attempts(rows).len() > 1 {
         let after = columns.iter().position(|it| it.field == "application_id");
         columns.insert(after.map_or(0, |at| at + 1), APPLICATION_ATTEMPT);
+    }
+    if earlier::has(rows) {
+        columns.insert(0, MEASURED);
     }
     if common_application(rows).is_some() {
         columns.retain(|column| column.field != "application_id");

@@ -10,7 +10,7 @@ use smtt_model::units;
 use super::args::Query;
 use super::listing::no_match::no_match;
 use super::listing::{hidden, objects, on, unfiltered};
-use super::{Exit, Failure, Output, say};
+use super::{Exit, Failure, Output, earlier, say};
 use crate::client::Client;
 
 /// Columns of a terminal of unknown width.
@@ -65,7 +65,8 @@ pub(super) async fn run(
 ) -> Result<Exit, Failure> {
     let limit = query.rows(output.rows);
     let question = query.filter.ordered(query.sort.clone(), limit);
-    let listing: Listing<MemoryRow> = client.ask("/v1/memory", &question).await?;
+    let listing: Listing<MemoryRow> =
+        earlier::ask(client, "/v1/memory", &question, Some(query)).await?;
     let is_filtered = question != unfiltered(&question);
     if output.is_data() {
         objects(client, query, &listing, output)?;
@@ -108,7 +109,7 @@ fn text(row: &MemoryRow, peaks: bool, output: Output) -> String {
     let head = format!(
         "executor {id} of {app}, process {}{}, {}",
         row.who.pid,
-        on(row.who.worker.as_deref()),
+        on(row.who.worker.as_deref()) + &earlier::mark(row.who.earlier.as_ref()),
         row.state.name()
     );
     if output.styled {

@@ -10,7 +10,7 @@ use super::args::Query;
 use super::listing::no_match::no_match;
 use super::listing::{hidden, objects, on, unfiltered};
 use super::memory::peak_value;
-use super::{Exit, Failure, Output};
+use super::{Exit, Failure, Output, earlier};
 use crate::client::Client;
 use crate::table::cut;
 
@@ -21,7 +21,8 @@ const NAME: usize = 32;
 pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Result<Exit, Failure> {
     let limit = query.rows(output.rows);
     let question = query.filter.ordered(query.sort.clone(), limit);
-    let listing: Listing<StageRow> = client.ask("/v1/stages", &question).await?;
+    let listing: Listing<StageRow> =
+        earlier::ask(client, "/v1/stages", &question, Some(query)).await?;
     let is_filtered = question != unfiltered(&question);
     if output.is_data() {
         objects(client, query, &listing, output)?;
@@ -66,7 +67,7 @@ fn text(row: &StageRow, width: usize) -> String {
             number(row.stage_attempt),
             row.who.application().label().as_deref().unwrap_or("-"),
             row.who.executor_id.as_deref().unwrap_or("-"),
-            on(row.who.worker.as_deref()),
+            on(row.who.worker.as_deref()) + &earlier::mark(row.who.earlier.as_ref()),
             row.name.as_deref().unwrap_or("-"),
         ),
         format!("  {:NAME$} {:>11}", "OWN TASKS", "PEAK"),

@@ -1,5 +1,6 @@
 //! Tables that fit the terminal: the least important columns are dropped first, and long text is cut in the middle.
 
+use crate::earlier;
 use crate::output::{self, Output};
 use crate::users;
 use serde_json::{Map, Value};
@@ -50,6 +51,8 @@ pub enum Form {
     YesNo,
     /// Number of elements of a list.
     Length,
+    /// An earlier run of the daemon, or the present one.
+    Run,
     /// Holders of execution memory: name and size of the largest one, and the number of others.
     Holders,
 }
@@ -70,6 +73,7 @@ impl Form {
             | Self::Level
             | Self::Word
             | Self::User
+            | Self::Run
             | Self::YesNo
             | Self::Holders => false,
         }
@@ -114,6 +118,7 @@ impl Column {
         }
         let whole = value.as_u64();
         match (self.form, value) {
+            (Form::Run, _) => Some(earlier::word(value)),
             (_, Value::Null) => None,
             (_, Value::String(text)) if text.is_empty() => None,
             (Form::Text | Form::Title | Form::Level | Form::Word, Value::String(text)) => {

@@ -7,7 +7,7 @@ use smtt_model::rows::{
 use smtt_model::units;
 
 use super::args::Filters;
-use super::{Exit, Failure, Output};
+use super::{Exit, Failure, Output, earlier};
 use crate::client::Client;
 use crate::table::cut;
 
@@ -58,7 +58,7 @@ pub(super) async fn run(
         task: Some(id),
         ..filter.question()
     };
-    let listing: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
+    let listing: Listing<TaskRow> = earlier::ask(client, "/v1/tasks", &question, None).await?;
     if output.is_data() {
         output.data(&listing.rows)?;
     } else {
@@ -87,11 +87,12 @@ fn text(row: &TaskRow, width: usize) -> String {
     let known = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
     let number = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
     lines.push(format!(
-        "task {} of {}, executor {}",
+        "task {} of {}, executor {}{}",
         row.task_attempt_id
             .map_or("-".to_owned(), |id| id.to_string()),
         known(&row.who.application().label()),
         known(&row.who.executor_id),
+        earlier::mark(row.who.earlier.as_ref()),
     ));
     let state = serde_json::to_value(row.state).unwrap_or_default();
     lines.push(format!(

@@ -6,6 +6,7 @@
 //! by application.
 
 mod documents;
+mod earlier;
 mod known;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,8 @@ use crate::subordinate::ShareOwners;
 
 use known::Known;
 
+pub use earlier::{Earlier, Rows as EarlierRows};
+
 /// Interval of the snapshots of the state.
 const EVERY: Duration = Duration::from_secs(2);
 /// Longest sleep before the thread checks whether the daemon is stopping.
@@ -39,6 +42,10 @@ const PART_ROWS: usize = 1_000;
 const PART_BYTES: usize = 4 << 20;
 /// Bytes of all tasks that wait for the store.
 const WAITING_BYTES: usize = 24 << 20;
+/// Shortest time between two writes of an application of which nothing has ended.
+const REFRESH: Duration = Duration::from_secs(10);
+/// And at least so many times what a write took: half a percent of one CPU at most.
+const REFRESH_SHARE: u32 = 200;
 /// Applications that are remembered once they have left this worker: their next executor continues the counts.
 const GONE: usize = 256;
 /// Applications of one user that are written in a round; others wait for the next one.
@@ -99,6 +106,8 @@ pub fn spawn(
     let builder = std::thread::Builder::new().name("smtt-history".into());
     builder.spawn(move || {
         let mut writer = Writer::new(settings, shared, owners, condition);
+        // An error is shown once there is something to write.
+        let _ = writer.take_workers();
         while !stopped() {
             let begin = Instant::now();
             writer.round(false);
@@ -142,6 +151,29 @@ impl Writer {
             applications: BTreeMap::new(),
             pause: None,
         }
+    }
+
+    /// Opens the store's folder, and finds what earlier runs wrote there.
+    fn take_workers(&mut self) -> io::Result<()> {
+        if self.workers.is_some() {
+            return Ok(());
+        }
+        let workers = Workers::take(
+            &self.settings.store,
+            &self.host,
+            self.run_ms,
+            self.settings.gid,
+            Bounds {
+                bytes: self.settings.max_bytes,
+                files: self.settings.max_files,
+            },
+        )?;
+        if self.shared.earlier().is_none() {
+            self.shared
+                .set_earlier(Earlier::find(&workers, self.run_ms));
+        }
+        self.workers = Some(workers);
+        Ok(())
     }
 
     /// Takes in what has ended, and writes what is due: all of it where it is the last round.
@@ -248,7 +280,11 @@ impl Writer {
                 let is_old = known
                     .last
                     .is_none_or(|last| last.elapsed() >= self.settings.interval);
+                let pause = REFRESH.max(self.settings.interval);
+                let pause = pause.max(known.took * REFRESH_SHARE);
+                let is_stale = known.last.is_none_or(|last| last.elapsed() >= pause);
                 let is_due = is_full
+                    || is_stale && !has_ended
                     || (has_more || has_changed || has_settled) && (is_old || is_last)
                     || has_more && has_ended
                     || has_changed && has_ended;
@@ -265,6 +301,9 @@ impl Writer {
             let begin = Instant::now();
             let states = executors.get(&application).cloned().unwrap_or_default();
             self.write(&application, states, deaths)?;
+            if let Some(known) = self.applications.get_mut(&application) {
+                known.took = begin.elapsed();
+            }
             if !is_last {
                 sleep((begin.elapsed() * BREAK).min(EVERY));
             }
@@ -294,18 +333,9 @@ impl Writer {
         states: BTreeMap<u64, ExecutorState>,
         deaths: usize,
     ) -> io::Result<()> {
-        let workers = match &mut self.workers {
-            Some(workers) => workers,
-            none => none.insert(Workers::take(
-                &self.settings.store,
-                &self.host,
-                self.run_ms,
-                self.settings.gid,
-                Bounds {
-                    bytes: self.settings.max_bytes,
-                    files: self.settings.max_files,
-                },
-            )?),
+        self.take_workers()?;
+        let Some(workers) = &mut self.workers else {
+            return Ok(());
         };
         let Some(known) = self.applications.get_mut(application) else {
             return Ok(());

@@ -15,7 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use smtt_config::PostmortemSettings;
-use smtt_machine::clock::{now_boot_ns, now_unix_ns};
+use smtt_machine::clock::{boot_id, now_boot_ns, now_unix_ns};
 use smtt_machine::deaths::{KernelLog, program};
 use smtt_machine::memory::is_there;
 use smtt_model::postmortem::{Case, InAdvance, judge};
@@ -243,7 +243,7 @@ impl Watcher {
             Some(judge(&case, now_unix_ms))
         });
         keeper.set_in_advance(InAdvance {
-            boot_id: advance::boot_id(),
+            boot_id: boot_id(),
             reports: advance::fitting(reports),
         });
         self.in_advance = Some((Instant::now(), !living.is_empty()));

@@ -9,7 +9,7 @@ use smtt_model::verdict::{Verdict, VerdictState};
 use crate::answered::Answered;
 use crate::discover::SlotFile;
 use crate::helpers::JobLimits;
-use crate::history::Condition;
+use crate::history::{Condition, Earlier};
 use crate::recorder::counts::Ledger as TraceLedger;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -104,6 +104,7 @@ pub struct Shared {
     trace: OnceLock<Arc<TraceLedger>>,
     keeper: OnceLock<Arc<Keeper>>,
     history: OnceLock<Arc<Condition>>,
+    earlier: OnceLock<Earlier>,
     unknown_libraries: AtomicU64,
     followers: Arc<Followers>,
     answered: Answered,
@@ -139,6 +140,7 @@ impl Shared {
             trace: OnceLock::new(),
             keeper: OnceLock::new(),
             history: OnceLock::new(),
+            earlier: OnceLock::new(),
             unknown_libraries: AtomicU64::new(0),
             followers: Arc::default(),
             answered: Answered::default(),
@@ -272,6 +274,18 @@ impl Shared {
     #[must_use]
     pub fn history(&self) -> Option<&Arc<Condition>> {
         self.history.get()
+    }
+
+    /// Sets what earlier runs of the daemon wrote.
+    pub fn set_earlier(&self, earlier: Earlier) {
+        // As above.
+        let _ = self.earlier.set(earlier);
+    }
+
+    /// What earlier runs of the daemon wrote; `None` where no history is written, or its store was not readable yet.
+    #[must_use]
+    pub fn earlier(&self) -> Option<&Earlier> {
+        self.earlier.get()
     }
 
     /// Sets the number of processes whose marker library is not known.

@@ -21,3 +21,10 @@ pub fn now_boot_ns() -> u64 {
 pub fn now_unix_ns() -> u64 {
     now(ClockId::CLOCK_REALTIME)
 }
+
+/// The kernel's id of this run of the machine; empty where it is not known.
+#[must_use]
+pub fn boot_id() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.unwrap_or_default().trim().to_owned()
+}

@@ -20,7 +20,9 @@ pub use saving::Saving;
 use serde::{Deserialize, Serialize};
 use surroundings::Surroundings;
 
-use crate::rows::{ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow};
+use crate::rows::{
+    EarlierRun, ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow,
+};
 use crate::sort::small::{Gather as _, sort_by};
 use crate::state::{FaultFigures, Measured};
 
@@ -213,6 +215,9 @@ pub struct ApplicationAdvice {
     /// Worker that the advice is of, in answers of `smtt-ctl --cluster`; a daemon's answers have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
+    /// Run of the daemon that found this, where it is not the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<EarlierRun>,
     /// Findings, the most expensive first.
     pub findings: Vec<Finding>,
     /// Result of every rule, in a fixed order.

@@ -15,6 +15,7 @@
 //! | `/v1/report` | [`Report`] |
 //! | `/v1/advise` | [`crate::advise::Advice`] |
 //! | `/v1/history` | [`Histories`] |
+//! | `/v1/earlier/executors`, `memory`, `stages`, `rdds`, `tasks`, `history`, `advise` | [`crate::rows::Listing`] of rows that earlier runs of the daemon wrote, each with `earlier` |
 //!
 //! Listings take `app`, `user` (a number), `executor`, `rdd`, `stage`, `task` (tasks and pages), `block` (blocks and pages), `sort` and
 //! `limit` in the query. An error is `{"error": "..."}` with a status of 400 or above.

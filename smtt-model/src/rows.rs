@@ -129,6 +129,16 @@ impl Filter {
         app && id && user && exactly
     }
 
+    /// Whether it selects an application by these names, and this user.
+    #[must_use]
+    pub fn application(&self, id: &str, name: Option<&str>, uid: u32) -> bool {
+        let app = self.app.as_ref();
+        let app = app.is_none_or(|wanted| {
+            matches(wanted, id) || name.is_some_and(|name| matches(wanted, name))
+        });
+        app && self.user.is_none_or(|wanted| wanted == uid)
+    }
+
     fn rdd(&self, executor: &Executor, rdd: RddKey) -> bool {
         self.rdd.as_ref().is_none_or(|wanted| match rdd {
             RddKey::Id(id) => {
@@ -208,6 +218,18 @@ pub struct ExecutorId {
     /// Worker that the row is of, in answers of `smtt-ctl --cluster`; a daemon's answers have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
+    /// Run of the daemon that measured the row, where it is not the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<EarlierRun>,
+}
+
+/// A run of this worker's daemon that has ended. Nothing was measured between its end and the next start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EarlierRun {
+    /// Start of the daemon in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// When it wrote its figures last, in milliseconds since 1970.
+    pub until_unix_ms: u64,
 }
 
 impl ExecutorId {
@@ -220,6 +242,7 @@ impl ExecutorId {
             pid: executor.pid,
             uid: executor.uid,
             worker: None,
+            earlier: None,
         }
     }
 }
@@ -274,6 +297,12 @@ pub struct Summary {
     pub measured: Measured,
     /// Executors refused since the start because the table of executors was full.
     pub executors_over_cap: u64,
+    /// Earlier runs of the daemon with rows of these applications, which are listed below `/v1/earlier`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_runs: Vec<EarlierRun>,
+    /// Start of the present run in milliseconds since 1970, where there are earlier ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_since_unix_ms: Option<u64>,
 }
 
 /// Rows and their totals.
@@ -331,6 +360,8 @@ impl State {
             page_faults_before_tracing: before_tracing.filter(|_| executors > 0).and_then(counted),
             measured,
             executors_over_cap: self.executors_over_cap().0,
+            earlier_runs: Vec::new(),
+            measured_since_unix_ms: None,
         };
         Listing {
             rows_total: rows.len() as u64,

@@ -500,6 +500,12 @@ impl State {
         taken.gather()
     }
 
+    /// Limits of the tables.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// What this machine can measure.
     #[must_use]
     pub const fn measured(&self) -> Measured {

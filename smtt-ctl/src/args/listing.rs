@@ -129,6 +129,9 @@ pub struct Query {
     /// Columns to show, in this order: headings of the table or fields of the JSON; all shows every column of the table.
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     pub columns: Vec<String>,
+    /// Leave out what was measured before the daemon's restart. Such rows are of the history ([history] store).
+    #[arg(long)]
+    pub this_run: bool,
     /// Repetition.
     #[command(flatten)]
     pub watch: Watch,

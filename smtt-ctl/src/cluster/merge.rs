@@ -51,6 +51,7 @@ pub fn sum(parts: impl Iterator<Item = Summary>) -> Summary {
         ] {
             *sum = sum.saturating_add(figure);
         }
+        all.earlier_runs.extend(part.earlier_runs);
         add(&mut all.page_faults, part.page_faults);
         add(&mut all.page_faults_attributed, part.page_faults_attributed);
         add(

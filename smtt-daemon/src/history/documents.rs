@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::json;
-use smtt_machine::clock::{now_boot_ns, now_unix_ns};
+use smtt_machine::clock::{boot_id, now_boot_ns, now_unix_ns};
 use smtt_model::protocol::ListQuery;
 use smtt_model::rows::{ApplicationKey, Filter, PagesBy};
 use smtt_model::sort::small::Gather as _;
@@ -102,7 +102,12 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
         application: Some(about.application.clone()),
         ..Filter::default()
     };
-    let summary = shared.state().list_executors(&filter).summary;
+    let listing = shared.state().list_executors(&filter);
+    let name = listing
+        .rows
+        .iter()
+        .find_map(|row| row.application_name.as_ref());
+    let (name, summary) = (name.cloned(), listing.summary);
     deaths(shared, about.application, &mut documents);
     let executors: BTreeSet<u64> = shared.executor_keys().into_iter().gather();
     for key in executors.difference(about.ended) {
@@ -120,6 +125,9 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
     let worker = json!({
         "host": about.host,
         "uid": about.application.uid,
+        "application_name": name,
+        // Times since the machine's start mean nothing after the next one.
+        "boot_id": boot_id(),
         "daemon_version": env!("CARGO_PKG_VERSION"),
         "daemon_start_unix_ms": about.run_ms,
         "written_unix_ms": now_unix_ns() / 1_000_000,

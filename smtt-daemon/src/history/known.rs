@@ -1,7 +1,7 @@
 //! What waits for the store of one application, and which of it is written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smtt_model::rows::{ExecutorState, FetchRow, FunctionRow, TaskRow};
 use smtt_store::history::batch::{Batch, Cell};
@@ -32,6 +32,8 @@ pub struct Known {
     /// Executors with their states, and deaths, at the last write.
     pub written: Option<(BTreeMap<u64, ExecutorState>, usize)>,
     pub last: Option<Instant>,
+    /// How long the last write took.
+    pub took: Duration,
     pub is_here: bool,
 }
 
@@ -49,6 +51,7 @@ impl Known {
             left_out: 0,
             written: None,
             last: None,
+            took: Duration::ZERO,
             is_here: true,
         }
     }

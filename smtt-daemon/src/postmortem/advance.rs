@@ -2,7 +2,6 @@
 //! one before watched and that are gone.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,12 +14,6 @@ use smtt_store::reports::{IN_ADVANCE_BYTES, length};
 pub const EVERY: Duration = Duration::from_secs(30);
 /// Executors that have a report in advance.
 pub const EXECUTORS: usize = 64;
-
-/// The kernel's id of this run of the machine; empty where it is not known.
-pub fn boot_id() -> String {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    text.unwrap_or_default().trim().to_owned()
-}
 
 /// Takes from each user's list in turn, so that no user takes the room of another.
 pub fn in_turns<T>(lists: BTreeMap<u32, VecDeque<T>>) -> impl Iterator<Item = T> {
@@ -113,7 +106,6 @@ mod tests {
         assert_eq!(left("this", u32::MAX), []);
         let all = [own, u32::MAX].map(|pid| (pid, Verdict::LostWithMachine));
         assert_eq!(left("another", 0), all);
-        assert_eq!(boot_id().len(), 36);
     }
 
     #[test]

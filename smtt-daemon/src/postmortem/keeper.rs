@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smtt_config::PostmortemSettings;
+use smtt_machine::clock::boot_id;
 use smtt_model::postmortem::{Deaths, InAdvance, Report, Row, Verdict};
 use smtt_model::protocol::ListQuery;
 use smtt_store::reports::{Bounds, Reports, read};
@@ -291,7 +292,7 @@ pub fn spawn(
             match reports.in_advance() {
                 Ok(before) => {
                     let is_known = |report: &Report| keeper.has_end_of(report);
-                    let left = advance::left_behind(before, &advance::boot_id(), is_known);
+                    let left = advance::left_behind(before, &boot_id(), is_known);
                     left.into_iter().for_each(|report| keeper.add(report));
                 }
                 // Another version wrote them, or they are damaged.

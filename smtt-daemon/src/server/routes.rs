@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, Query, State as Extract};
+use axum::extract::{Extension, Path, Query, State as Extract};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Response};
@@ -32,6 +32,7 @@ use super::scrape::{Scrapes, Wanted};
 use super::summaries::{ended_tasks, summaries, work};
 use super::{Sources, Web};
 use crate::advice::advice;
+use crate::history::EarlierRows;
 use crate::metrics::{Exporter, Format, Names, Reader};
 use crate::parts::{self, SMALL, Size};
 use crate::progress::UNHEALTHY;
@@ -94,6 +95,7 @@ fn listings(shared: &Arc<Shared>) -> Router<Service> {
         .route("/v1/report", get(report_route))
         .route("/v1/advise", get(advise_route))
         .route("/v1/history", get(history))
+        .route("/v1/earlier/{listing}", get(earlier))
         .route("/v1/postmortem", get(deaths_route))
         .route("/v1/postmortem/report", get(death_route))
         .route(
@@ -296,7 +298,12 @@ fn sorted(
     })();
     match sorted {
         Ok(Ok(rows)) => {
-            let summary = shared.state().list_executors(&query.filter()).summary;
+            let state = shared.state();
+            let mut summary = state.list_executors(&query.filter()).summary;
+            if let Some(earlier) = shared.earlier() {
+                earlier.add_to(&mut summary, &state, &query.filter());
+            }
+            drop(state);
             let body = Body::new(Rows::new(rows, summary));
             ([(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
@@ -340,6 +347,36 @@ async fn ended(
         return refused("ended tasks are selected by app, user and executor");
     }
     over_executors(service, query, order("/v1/tasks/ended"), ended_tasks).await
+}
+
+/// Rows of earlier runs of this daemon.
+async fn earlier(
+    Extract(service): ServiceState,
+    listing: Result<Path<String>, axum::extract::rejection::PathRejection>,
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let listing = listing.map_or_else(|_| String::new(), |Path(listing)| listing);
+    let Some(rows) = EarlierRows::of(&listing) else {
+        return unknown(
+            "earlier runs have executors, memory, stages, rdds, tasks, history, advise",
+        );
+    };
+    let order = order(&format!("/v1/{listing}"));
+    match query {
+        Ok(Query(query)) => {
+            let make = move || {
+                let shared = &service.shared;
+                sorted(shared, &query, order, |runs| match shared.earlier() {
+                    Some(earlier) => {
+                        earlier.each(shared, rows, &query.filter(), |rows| runs.add(rows))
+                    }
+                    None => Ok(()),
+                })
+            };
+            service.turns.clone().answer(make).await
+        }
+        Err(error) => refused(&error.body_text()),
+    }
 }
 
 /// Placement of bytes, largest first.

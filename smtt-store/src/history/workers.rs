@@ -372,6 +372,29 @@ impl Workers {
         Ok(())
     }
 
+    /// Files of earlier runs of this host's daemons, newest run first.
+    #[must_use]
+    pub fn earlier(&self) -> Vec<WorkerFile> {
+        let root = path(&self.root);
+        let files = self.files.iter().flat_map(|(uid, files)| {
+            let of_user = format!("uid={uid}");
+            let root = &root;
+            files.keys().filter_map(move |(application, name)| {
+                Some(WorkerFile {
+                    uid: *uid,
+                    name: Name::parse(name)?,
+                    path: root.join(application).join(&of_user).join(name),
+                })
+            })
+        });
+        let mut files: Vec<WorkerFile> = files.filter(|file| file.name.run < self.run).collect();
+        files.sort_by(|left, right| {
+            let key = |file: &WorkerFile| (std::cmp::Reverse(file.name.run), file.path.clone());
+            key(left).cmp(&key(right))
+        });
+        files
+    }
+
     /// Bytes and number of this host's files.
     #[must_use]
     pub fn usage(&self) -> (u64, u64) {

@@ -38,6 +38,7 @@ mod page_walks;
 mod pages;
 mod raw;
 mod refusals;
+mod restart;
 mod resync;
 mod reuse;
 mod running;

@@ -1,0 +1,298 @@
+//! What earlier runs of this worker's daemon wrote about applications that are still here, or that left not long ago.
+//!
+//! After a restart the state is empty. The files of the history have the rows of before: they are read when somebody asks
+//! for them, one file at a time, and are not kept in memory.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde_json::{Map, Value, json};
+use smtt_machine::clock::{boot_id, now_unix_ns};
+use smtt_model::rows::{ApplicationKey, EarlierRun, Filter, Summary};
+use smtt_model::state::State;
+use smtt_store::history::read::Reader;
+use smtt_store::history::workers::{REST, TASKS, WorkerFile, Workers};
+use smtt_store::read::ParquetError;
+
+use crate::shared::Shared;
+
+/// Runs of one user's applications that are known.
+const RUNS_OF_USER: usize = 64;
+/// Runs of all applications that are known.
+const RUNS: usize = 512;
+/// Bytes of a file. Those that a daemon writes have less.
+const FILE_BYTES: u64 = 32 << 20;
+/// Bytes of the texts of one column of a file.
+const TEXT_BYTES: usize = 16 << 20;
+/// Rows that are added at a time.
+const AT_A_TIME: usize = 256;
+
+/// What an earlier run wrote of one application.
+#[derive(Debug)]
+struct Written {
+    application: ApplicationKey,
+    name: Option<String>,
+    run: EarlierRun,
+    files: Vec<WorkerFile>,
+}
+
+/// What earlier runs wrote. Times in it are of this run of the machine.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    /// Start of the present run in milliseconds since 1970.
+    since_unix_ms: u64,
+    written: Vec<Written>,
+}
+
+/// A listing of rows that the files have.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    table: &'static str,
+    /// Kind of the documents; tasks have none.
+    kind: Option<&'static str>,
+}
+
+impl Rows {
+    /// The rows of a listing below `/v1`; `None` where the files have none.
+    #[must_use]
+    pub fn of(listing: &str) -> Option<Self> {
+        let kind = match listing {
+            "executors" => Some("executor"),
+            "memory" => Some("memory"),
+            "stages" => Some("stage"),
+            "rdds" => Some("rdd"),
+            "history" => Some("history"),
+            "advise" => Some("findings"),
+            "tasks" => None,
+            _ => return None,
+        };
+        let table = if kind.is_some() { &REST } else { &TASKS };
+        Some(Self {
+            table: table.name,
+            kind,
+        })
+    }
+}
+
+impl Earlier {
+    /// Finds what earlier daemons of this host wrote since the machine's start. Files that cannot be read are left out.
+    #[must_use]
+    pub fn find(workers: &Workers, since_unix_ms: u64) -> Self {
+        Self::of_boot(workers, since_unix_ms, &boot_id())
+    }
+
+    /// As [`Self::find`], in the run of the machine with this id.
+    pub(super) fn of_boot(workers: &Workers, since_unix_ms: u64, boot_id: &str) -> Self {
+        let mut runs: BTreeMap<(u64, String), Vec<WorkerFile>> = BTreeMap::new();
+        for file in workers.earlier() {
+            let folder = file.path.parent().map(|it| it.display().to_string());
+            let key = (u64::MAX - file.name.run, folder.unwrap_or_default());
+            runs.entry(key).or_default().push(file);
+        }
+        let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut found = Vec::new();
+        for files in runs.into_values() {
+            let Some(uid) = files.first().map(|file| file.uid) else {
+                continue;
+            };
+            let of_user = of_user.entry(uid).or_default();
+            *of_user += 1;
+            if *of_user > RUNS_OF_USER || found.len() >= RUNS {
+                continue;
+            }
+            match Written::read(files, boot_id) {
+                Ok(written) => found.extend(written),
+                Err(error) => tracing::debug!("a file of an earlier run cannot be read: {error}"),
+            }
+        }
+        Self {
+            since_unix_ms,
+            written: found,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn written_is_empty(&self) -> bool {
+        self.written.is_empty()
+    }
+
+    /// The runs whose applications the filter selects and are here, or were within the time for which dead executors are
+    /// kept.
+    fn selected<'a>(&'a self, state: &State, filter: &Filter) -> Vec<&'a Written> {
+        let now_ms = now_unix_ns() / 1_000_000;
+        let kept_ms = state.limits().retention_ns / 1_000_000;
+        let is_here = |written: &Written| {
+            let mut all = state.executors().values();
+            let is_recent = now_ms.saturating_sub(written.run.until_unix_ms) <= kept_ms;
+            is_recent || all.any(|executor| written.application.has(executor))
+        };
+        let all = self.written.iter();
+        all.filter(|written| written.is_selected(filter) && is_here(written))
+            .collect()
+    }
+
+    /// Adds the earlier runs with rows of applications that the filter selects to a summary, the oldest first.
+    pub fn add_to(&self, summary: &mut Summary, state: &State, filter: &Filter) {
+        let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
+        for written in self.selected(state, filter) {
+            let until = latest.entry(written.run.since_unix_ms).or_default();
+            *until = (*until).max(written.run.until_unix_ms);
+        }
+        let run = |(since_unix_ms, until_unix_ms)| EarlierRun {
+            since_unix_ms,
+            until_unix_ms,
+        };
+        summary.earlier_runs = latest.into_iter().map(run).collect();
+        let has_some = !summary.earlier_runs.is_empty();
+        summary.measured_since_unix_ms = has_some.then_some(self.since_unix_ms);
+    }
+
+    /// Gives the rows that the filter selects to `add`, some at a time. A file that cannot be read is left out.
+    ///
+    /// # Errors
+    /// Those of `add`.
+    pub fn each(
+        &self,
+        shared: &Shared,
+        rows: Rows,
+        filter: &Filter,
+        mut add: impl FnMut(Vec<Map<String, Value>>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        // A statement of its own, because a guard lives until the end of its statement.
+        let selected = self.selected(&shared.state(), filter);
+        for written in selected {
+            for file in written
+                .files
+                .iter()
+                .filter(|it| it.name.table == rows.table)
+            {
+                let texts = match texts(file, rows.kind) {
+                    Ok(texts) => texts,
+                    Err(error) => {
+                        tracing::debug!("a file of an earlier run cannot be read: {error}");
+                        continue;
+                    }
+                };
+                for some in texts.chunks(AT_A_TIME) {
+                    let parsed = some
+                        .iter()
+                        .filter_map(|text| serde_json::from_str(text).ok());
+                    let parsed = parsed.filter(|row| selects(filter, rows, row));
+                    let mark = |mut row: Map<String, Value>| {
+                        row.insert("earlier".to_owned(), json!(written.run));
+                        row
+                    };
+                    add(parsed.map(mark).collect())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Written {
+    /// The files of one application and user of one run; `None` where the machine has started since, or where they do not
+    /// state it.
+    fn read(files: Vec<WorkerFile>, boot_id: &str) -> Result<Option<Self>, ParquetError> {
+        let is_about = |file: &&WorkerFile| file.name.table == REST.name && file.name.part == 0;
+        let Some(about) = files.iter().find(is_about) else {
+            return Ok(None);
+        };
+        let reader = open(about)?;
+        let Some(id) = reader.said("smtt.application_id") else {
+            return Ok(None);
+        };
+        let attempt = reader.said("smtt.application_attempt_id");
+        let documents = texts(about, Some("worker"))?;
+        let document: Option<Map<String, Value>> = documents
+            .first()
+            .and_then(|text| serde_json::from_str(text).ok());
+        let Some(document) = document else {
+            return Ok(None);
+        };
+        let text = |name: &str| document.get(name).and_then(Value::as_str);
+        let number = |name: &str| document.get(name).and_then(Value::as_u64);
+        if boot_id.is_empty() || text("boot_id") != Some(boot_id) {
+            return Ok(None);
+        }
+        let (Some(since_unix_ms), Some(until_unix_ms)) =
+            (number("daemon_start_unix_ms"), number("written_unix_ms"))
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            application: ApplicationKey {
+                id: Some(id),
+                attempt,
+                uid: Some(about.uid),
+            },
+            name: text("application_name").map(str::to_owned),
+            run: EarlierRun {
+                since_unix_ms,
+                until_unix_ms,
+            },
+            files,
+        }))
+    }
+
+    fn is_selected(&self, filter: &Filter) -> bool {
+        let id = self.application.id.as_deref().unwrap_or_default();
+        let uid = self.application.uid.unwrap_or_default();
+        filter.application(id, self.name.as_deref(), uid)
+    }
+}
+
+fn open(file: &WorkerFile) -> Result<Reader, ParquetError> {
+    Reader::open_up_to(&file.path, file.name.table, FILE_BYTES)
+}
+
+/// JSON texts of a file: of documents of one kind, or all.
+fn texts(file: &WorkerFile, kind: Option<&str>) -> Result<Vec<String>, ParquetError> {
+    let reader = open(file)?;
+    let within = |column: &str, rows: &[std::ops::Range<u64>]| {
+        let texts = reader.texts_within(column, rows, TEXT_BYTES)?;
+        texts.ok_or_else(|| ParquetError::General(format!("more than {TEXT_BYTES} bytes")))
+    };
+    let all = 0..reader.rows();
+    let rows: Vec<_> = match kind {
+        None => vec![all],
+        Some(kind) => {
+            let kinds = within("kind", &[all])?.into_iter();
+            let numbered = (0..).zip(kinds);
+            let of_kind = numbered.filter(|(_, it)| it.as_deref() == Some(kind));
+            of_kind.map(|(row, _)| row..row + 1).collect()
+        }
+    };
+    Ok(within("json", &rows)?.into_iter().flatten().collect())
+}
+
+/// Whether the filter selects a row. Its application is selected.
+fn selects(filter: &Filter, rows: Rows, row: &Map<String, Value>) -> bool {
+    let text = |name: &str| row.get(name).and_then(Value::as_str);
+    let number = |name: &str| row.get(name).and_then(Value::as_u64);
+    let is = |wanted: &Option<String>, name: &str| {
+        let wanted = wanted.as_ref();
+        wanted
+            .is_none_or(|wanted| text(name).is_some_and(|it| smtt_model::glob::matches(wanted, it)))
+    };
+    let executor = is(&filter.executor, "executor_id");
+    let has_stage = matches!(rows.kind, None | Some("stage"));
+    let stage = filter.stage.as_ref().is_none_or(|wanted| {
+        let (id, attempt) = match wanted.split_once('.') {
+            Some((id, attempt)) => (id, attempt.parse().ok()),
+            None => (wanted.as_str(), number("stage_attempt")),
+        };
+        has_stage && id.parse().ok() == number("stage_id") && attempt == number("stage_attempt")
+    });
+    let rdd = filter.rdd.as_ref().is_none_or(|wanted| {
+        let by_id = wanted
+            .parse()
+            .ok()
+            .is_some_and(|id: u64| number("rdd_id") == Some(id));
+        rows.kind == Some("rdd") && (by_id || is(&filter.rdd, "name"))
+    });
+    let task = filter
+        .task
+        .is_none_or(|wanted| rows.kind.is_none() && number("task_attempt_id") == Some(wanted));
+    executor && stage && rdd && task
+}
