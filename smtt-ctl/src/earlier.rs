@@ -30,8 +30,9 @@ pub(super) async fn ask<Row: DeserializeOwned + Serialize + Send>(
     if is_left_out || client.cluster().is_some() || now.summary.earlier_runs.is_empty() {
         return Ok(now);
     }
-    let summary = now.summary.clone();
+    let mut summary = now.summary.clone();
     let before: Listing<Row> = client.ask(&of(path), question).await?;
+    summary.earlier_left_out = before.summary.earlier_left_out;
     let all = Listing::merge(vec![now, before], path, question)?;
     Ok(Listing { summary, ..all })
 }
@@ -87,6 +88,12 @@ pub(super) fn note(summary: &Summary, rows: &[Map<String, Value>]) -> String {
             "not measured: {} to {} UTC\n",
             time::clock(run.until_unix_ms),
             time::clock(next),
+        ));
+    }
+    if summary.earlier_left_out > 0 {
+        text.push_str(&format!(
+            "not listed: {} older files (smtt-history shows what they have)\n",
+            units::count(summary.earlier_left_out)
         ));
     }
     text

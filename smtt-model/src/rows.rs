@@ -303,6 +303,9 @@ pub struct Summary {
     /// Start of the present run in milliseconds since 1970, where there are earlier ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_since_unix_ms: Option<u64>,
+    /// Files of earlier runs that an answer below `/v1/earlier` had no room for.
+    #[serde(default, skip_serializing_if = "functions::is_zero")]
+    pub earlier_left_out: u64,
 }
 
 /// Rows and their totals.
@@ -362,6 +365,7 @@ impl State {
             executors_over_cap: self.executors_over_cap().0,
             earlier_runs: Vec::new(),
             measured_since_unix_ms: None,
+            earlier_left_out: 0,
         };
         Listing {
             rows_total: rows.len() as u64,

@@ -3,7 +3,7 @@
 //! After a restart the state is empty. The files of the history have the rows of before: they are read when somebody asks
 //! for them, one file at a time, and are not kept in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use serde_json::{Map, Value, json};
@@ -24,6 +24,10 @@ const RUNS: usize = 512;
 const FILE_BYTES: u64 = 32 << 20;
 /// Bytes of the texts of one column of a file.
 const TEXT_BYTES: usize = 16 << 20;
+/// Bytes of texts that are read for one answer. A file of tasks has about one megabyte.
+const ANSWER_BYTES: usize = 24 << 20;
+/// A file without rows costs as much time as so many bytes.
+pub(super) const FILE_COST: usize = 64 << 10;
 /// Rows that are added at a time.
 const AT_A_TIME: usize = 256;
 
@@ -147,7 +151,8 @@ impl Earlier {
         summary.measured_since_unix_ms = has_some.then_some(self.since_unix_ms);
     }
 
-    /// Gives the rows that the filter selects to `add`, some at a time. A file that cannot be read is left out.
+    /// Gives the rows that the filter selects to `add`, some at a time: of each user's files in turn the newest first, until
+    /// the answer has its bytes. Returns the number of files that were left out; one that cannot be read is none of them.
     ///
     /// # Errors
     /// Those of `add`.
@@ -156,38 +161,75 @@ impl Earlier {
         shared: &Shared,
         rows: Rows,
         filter: &Filter,
+        add: impl FnMut(Vec<Map<String, Value>>) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        self.each_within(ANSWER_BYTES, shared, rows, filter, add)
+    }
+
+    /// As [`Self::each`], within so many bytes.
+    pub(super) fn each_within(
+        &self,
+        mut left: usize,
+        shared: &Shared,
+        rows: Rows,
+        filter: &Filter,
         mut add: impl FnMut(Vec<Map<String, Value>>) -> io::Result<()>,
-    ) -> io::Result<()> {
+    ) -> io::Result<u64> {
         // A statement of its own, because a guard lives until the end of its statement.
         let selected = self.selected(&shared.state(), filter);
-        for written in selected {
-            for file in written
-                .files
-                .iter()
-                .filter(|it| it.name.table == rows.table)
-            {
-                let texts = match texts(file, rows.kind) {
-                    Ok(texts) => texts,
-                    Err(error) => {
-                        tracing::debug!("a file of an earlier run cannot be read: {error}");
-                        continue;
-                    }
-                };
-                for some in texts.chunks(AT_A_TIME) {
-                    let parsed = some
-                        .iter()
-                        .filter_map(|text| serde_json::from_str(text).ok());
-                    let parsed = parsed.filter(|row| selects(filter, rows, row));
-                    let mark = |mut row: Map<String, Value>| {
-                        row.insert("earlier".to_owned(), json!(written.run));
-                        row
-                    };
-                    add(parsed.map(mark).collect())?;
+        let mut turns = turns(&selected, rows);
+        while let Some(mut of_user) = turns.pop_front() {
+            let Some((written, file)) = of_user.pop_front() else {
+                continue;
+            };
+            if left == 0 {
+                let others = turns.iter().map(VecDeque::len).sum::<usize>();
+                return Ok((others + of_user.len() + 1) as u64);
+            }
+            turns.push_back(of_user);
+            let texts = match texts(file, rows.kind) {
+                Ok(texts) => texts,
+                Err(error) => {
+                    tracing::debug!("a file of an earlier run cannot be read: {error}");
+                    continue;
                 }
+            };
+            let bytes = texts.iter().map(String::len).sum::<usize>();
+            left = left.saturating_sub(bytes + FILE_COST);
+            for some in texts.chunks(AT_A_TIME) {
+                let parsed = some
+                    .iter()
+                    .filter_map(|text| serde_json::from_str(text).ok());
+                let parsed = parsed.filter(|row| selects(filter, rows, row));
+                let mark = |mut row: Map<String, Value>| {
+                    row.insert("earlier".to_owned(), json!(written.run));
+                    row
+                };
+                add(parsed.map(mark).collect())?;
             }
         }
-        Ok(())
+        Ok(0)
     }
+}
+
+/// The files of a table by user, each user's newest first.
+fn turns<'a>(
+    selected: &[&'a Written],
+    rows: Rows,
+) -> VecDeque<VecDeque<(&'a Written, &'a WorkerFile)>> {
+    let mut by_user: BTreeMap<u32, VecDeque<_>> = BTreeMap::new();
+    for written in selected {
+        // The runs are in that order already.
+        let files = written.files.iter().rev();
+        let files = files.filter(|file| file.name.table == rows.table);
+        for file in files {
+            by_user
+                .entry(file.uid)
+                .or_default()
+                .push_back((*written, file));
+        }
+    }
+    by_user.into_values().collect()
 }
 
 impl Written {

@@ -430,6 +430,7 @@ fn earlier_rows(shared: &Shared, listing: &str, filter: &Filter) -> Vec<serde_js
             all.extend(rows.into_iter().map(serde_json::Value::Object));
             Ok(())
         })
+        .map(|left_out| assert_eq!(left_out, 0))
         .expect("reads");
     all
 }
@@ -541,4 +542,50 @@ fn files_of_another_run_of_the_machine_and_damaged_ones_are_left_out() {
     let workers = next.workers.as_ref().expect("is open");
     let other = Earlier::of_boot(workers, 3_000, "another");
     assert!(other.written_is_empty());
+}
+
+#[test]
+fn an_answer_about_earlier_runs_is_bounded_and_leaves_each_user_its_newest() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared_before = shared();
+    let mut first = writer(store.path(), &shared_before);
+    first.run_ms = 1_000;
+    for (key, uid) in [(1, 1000), (2, 666)] {
+        executor(&shared_before, key, uid, "app-1");
+    }
+    // One user has many files, the other one has two.
+    let files_of = |uid: u32| if uid == 666 { 20 } else { 2 };
+    for part in 0..20 {
+        for (key, uid) in [(1, 1000), (2, 666)] {
+            if part < files_of(uid) {
+                task(&shared_before, key, uid, part);
+            }
+        }
+        for known in first.applications.values_mut() {
+            known.last = None;
+        }
+        first.round(true);
+    }
+    let shared = shared();
+    let mut second = writer(store.path(), &shared);
+    second.run_ms = 2_000;
+    second.take_workers().expect("the store is there");
+    let rows = EarlierRows::of("tasks").expect("is a listing");
+    let mut of_user: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let found = shared.earlier().expect("was found");
+    let room = 8 * earlier::FILE_COST;
+    let left_out = found.each_within(room, &shared, rows, &Filter::default(), |rows| {
+        for row in rows {
+            let number = |name: &str| row[name].as_u64().expect("a number");
+            let ids = of_user.entry(number("uid")).or_default();
+            ids.push(number("task_attempt_id"));
+        }
+        Ok(())
+    });
+    let left_out = left_out.expect("reads");
+    assert!(left_out > 8, "{left_out} were left out");
+    assert_eq!(of_user[&1000], [1, 0]);
+    let mine = &of_user[&666];
+    assert_eq!(mine.len() as u64 + left_out, 20);
+    assert_eq!(mine[0], 19, "the newest come first");
 }

@@ -270,15 +270,16 @@ fn listed<R: Serialize>(
             let rows = listing(&shared.state(), filter).rows;
             runs.add(rows)
         })
+        .map(|()| 0)
     })
 }
 
-/// Rows that `add` adds, in the order of the query.
+/// Rows that `add` adds, in the order of the query; `add` returns the number of files that it left out.
 fn sorted(
     shared: &Shared,
     query: &ListQuery,
     order: &[&str],
-    add: impl FnOnce(&mut Runs) -> io::Result<()>,
+    add: impl FnOnce(&mut Runs) -> io::Result<u64>,
 ) -> Response {
     let by: Result<Vec<Sort>, SortError> = query
         .sort
@@ -291,23 +292,24 @@ fn sorted(
         Ok(by) => by,
         Err(error) => return refused(&error.to_string()),
     };
-    let sorted = (|| {
+    let sorted: io::Result<_> = (|| {
         let mut runs = Runs::new(Keys::new(by), query.limit.unwrap_or(usize::MAX))?;
-        add(&mut runs)?;
-        runs.merge()
+        let left_out = add(&mut runs)?;
+        Ok((left_out, runs.merge()?))
     })();
     match sorted {
-        Ok(Ok(rows)) => {
+        Ok((earlier_left_out, Ok(rows))) => {
             let state = shared.state();
             let mut summary = state.list_executors(&query.filter()).summary;
             if let Some(earlier) = shared.earlier() {
                 earlier.add_to(&mut summary, &state, &query.filter());
             }
             drop(state);
+            summary.earlier_left_out = earlier_left_out;
             let body = Body::new(Rows::new(rows, summary));
             ([(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
-        Ok(Err(error)) => refused(&error.to_string()),
+        Ok((_, Err(error))) => refused(&error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => refused(
             "these rows take more memory than an answer may: select fewer, by application, executor or limit",
         ),
@@ -327,7 +329,7 @@ async fn over_executors(
             let make = move || {
                 let shared = &service.shared;
                 sorted(shared, &query, order, |runs| {
-                    rows(shared, &query.filter(), runs)
+                    rows(shared, &query.filter(), runs).map(|()| 0)
                 })
             };
             service.turns.clone().answer(make).await
@@ -370,7 +372,7 @@ async fn earlier(
                     Some(earlier) => {
                         earlier.each(shared, rows, &query.filter(), |rows| runs.add(rows))
                     }
-                    None => Ok(()),
+                    None => Ok(0),
                 })
             };
             service.turns.clone().answer(make).await

@@ -57,7 +57,7 @@ pub struct FunctionsRow {
     pub spans_left_out_ns: u64,
 }
 
-const fn is_zero(number: &u64) -> bool {
+pub(super) const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
