@@ -1,7 +1,9 @@
 //! Compressed event logs: the two framings of Spark's own that no library reads, and the choice by suffix.
 
+mod frames;
+
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -9,9 +11,6 @@ use nix::fcntl::OFlag;
 
 /// Largest block of a frame. Spark's default is 32 KiB; a larger claim is damage or an attack.
 const LARGEST_BLOCK: usize = 32 << 20;
-/// Largest window of a zstd frame: 128 MiB, the limit of zstd's own program.
-const WINDOW_LOG: u32 = 27;
-
 /// How a log is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
@@ -45,27 +44,76 @@ impl Codec {
             .map_or(Self::Plain, |(_, codec)| *codec)
     }
 
-    /// Opens a file for reading what was compressed.
+    /// Reads a file from a place on.
     ///
     /// # Errors
-    /// When the file cannot be opened, or is no regular file.
-    pub fn open(self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
-        let file = BufReader::with_capacity(256 << 10, open_regular(path)?);
-        Ok(self.read(file))
+    /// When the file cannot be read, or ends before the place.
+    pub fn read_from(self, mut file: File, place: Place) -> io::Result<Box<dyn Unpack>> {
+        let begin = match self {
+            Self::Plain => place.block + place.skip,
+            _ => place.block,
+        };
+        file.seek(SeekFrom::Start(begin))?;
+        let file = BufReader::with_capacity(256 << 10, file);
+        let mut from = self.read(file, begin);
+        if self != Self::Plain
+            && io::copy(&mut (&mut from).take(place.skip), &mut io::sink())? < place.skip
+        {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(from)
     }
 
-    /// Reads what was compressed.
-    pub fn read(self, from: impl io::BufRead + Send + 'static) -> Box<dyn Read + Send> {
+    /// Reads what was compressed. `at` is the offset in the file of the first byte.
+    pub fn read(self, from: impl BufRead + Send + 'static, at: u64) -> Box<dyn Unpack> {
         match self {
-            Self::Plain => Box::new(from),
-            Self::Zstd => match zstd::stream::read::Decoder::with_buffer(from)
-                .and_then(|mut decoder| decoder.window_log_max(WINDOW_LOG).map(|()| decoder))
-            {
-                Ok(decoder) => Box::new(decoder),
+            Self::Plain => Box::new(Plain { from, at, last: at }),
+            Self::Zstd => match frames::Frames::new(from, at) {
+                Ok(frames) => Box::new(frames),
                 Err(error) => Box::new(Failed(Some(error))),
             },
-            Self::Lz4 => Box::new(Blocks::new(from, lz4_block)),
-            Self::Snappy => Box::new(Blocks::new(from, snappy_chunk)),
+            Self::Lz4 => Box::new(Blocks::new(from, at, lz4_block)),
+            Self::Snappy => Box::new(Blocks::new(from, at, snappy_chunk)),
+        }
+    }
+}
+
+/// A place in a log's file from which on it can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Offset of a block, or of a frame of zstd. 0 in a file that is not compressed.
+    pub block: u64,
+    /// Bytes after it, decompressed.
+    pub skip: u64,
+}
+
+/// Reads what was compressed. One read gives bytes of one block.
+pub trait Unpack: Read + Send {
+    /// Where the bytes of the last read begin.
+    fn place(&self) -> Place;
+}
+
+/// A file that is not compressed.
+struct Plain<R> {
+    from: R,
+    at: u64,
+    last: u64,
+}
+
+impl<R: Read> Read for Plain<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let some = self.from.read(out)?;
+        self.last = self.at;
+        self.at += some as u64;
+        Ok(some)
+    }
+}
+
+impl<R: Read + Send> Unpack for Plain<R> {
+    fn place(&self) -> Place {
+        Place {
+            block: 0,
+            skip: self.last,
         }
     }
 }
@@ -99,27 +147,55 @@ impl Read for Failed {
     }
 }
 
+impl Unpack for Failed {
+    fn place(&self) -> Place {
+        Place::default()
+    }
+}
+
+/// A reader that counts its bytes.
+struct Counted<R> {
+    from: R,
+    at: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let some = self.from.read(out)?;
+        self.at += some as u64;
+        Ok(some)
+    }
+}
+
 /// Reads the next block into the second argument; `false` at the end.
 type Next<R> = fn(&mut R, &mut Vec<u8>, &mut Vec<u8>) -> io::Result<bool>;
 
 /// Blocks, one in memory at a time.
 struct Blocks<R> {
-    from: R,
-    next: Next<R>,
+    from: Counted<R>,
+    next: Next<Counted<R>>,
     packed: Vec<u8>,
     block: Vec<u8>,
     at: usize,
+    last: Place,
 }
 
 impl<R: Read> Blocks<R> {
-    const fn new(from: R, next: Next<R>) -> Self {
+    fn new(from: R, at: u64, next: Next<Counted<R>>) -> Self {
         Self {
-            from,
+            from: Counted { from, at },
             next,
             packed: Vec::new(),
             block: Vec::new(),
             at: 0,
+            last: Place::default(),
         }
+    }
+}
+
+impl<R: Read + Send> Unpack for Blocks<R> {
+    fn place(&self) -> Place {
+        self.last
     }
 }
 
@@ -128,12 +204,14 @@ impl<R: Read> Read for Blocks<R> {
         while self.at == self.block.len() {
             self.block.clear();
             self.at = 0;
+            self.last.block = self.from.at;
             if !(self.next)(&mut self.from, &mut self.packed, &mut self.block)? {
                 return Ok(0);
             }
         }
         let some = out.len().min(self.block.len() - self.at);
         out[..some].copy_from_slice(&self.block[self.at..self.at + some]);
+        self.last.skip = self.at as u64;
         self.at += some;
         Ok(some)
     }

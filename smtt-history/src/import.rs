@@ -1,21 +1,21 @@
 //! Event log to tables.
 
+pub mod follow;
+mod reading;
+
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
-use serde_json::json;
 use smtt_store::history::place;
 
 use crate::event::shortened;
 use crate::live::is_live;
-use crate::log::{Bounds, Lines, Log, Next};
+use crate::log::{Bounds, Lines, Log};
 use crate::open::exists;
-use crate::out::{Kind, Out, Sizes};
-use crate::replay::{Replay, Trouble};
+use crate::out::Sizes;
 
-/// Damaged lines that are named; the others are only counted.
-const NAMED: usize = 20;
+use follow::Followed;
+
 /// Characters of a message about a line at most.
 const LONGEST_MESSAGE: usize = 200;
 /// Stack of an import, for plans that nest deeply.
@@ -70,7 +70,44 @@ pub(crate) fn import_unless(
 ) -> Result<Imported> {
     let (store, path, admission) = (store.to_owned(), log.to_owned(), admission.clone());
     on_deep_stack("import", move || {
-        import_here(&store, &path, bounds, &admission, is_there)
+        let done = import_here(
+            &store,
+            &path,
+            bounds,
+            &admission,
+            is_there,
+            Before::default(),
+        );
+        done.map(|(imported, _)| imported)
+    })
+}
+
+/// What an import begins with, and what it may keep.
+#[derive(Default)]
+pub struct Before {
+    /// What an earlier one read.
+    pub followed: Option<Followed>,
+    /// Bytes of what is kept for a later one at most.
+    pub most: usize,
+}
+
+/// As [`import`], of a log that may grow: it begins where the import before ended, where the log still has what that read.
+/// The result is that of an import of the whole log, and what a later import can begin with, unless the application has
+/// ended.
+///
+/// # Errors
+/// As [`import`].
+pub fn follow(
+    store: &Path,
+    log: &Path,
+    bounds: Bounds,
+    admission: &Admission,
+    before: Before,
+) -> Result<(Imported, Option<Followed>)> {
+    let (store, path, admission) = (store.to_owned(), log.to_owned(), admission.clone());
+    on_deep_stack("import", move || {
+        let nothing = |_: &str| Ok(false);
+        import_here(&store, &path, bounds, &admission, nothing, before)
     })
 }
 
@@ -96,108 +133,43 @@ fn import_here(
     bounds: Bounds,
     admission: &Admission,
     is_there: impl FnOnce(&str) -> Result<bool>,
-) -> Result<Imported> {
-    let mut is_there = Some(is_there);
+    before: Before,
+) -> Result<(Imported, Option<Followed>)> {
     let log = Log::at(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let out = Out::create(store)
-        .with_context(|| format!("cannot write to the store {}", store.display()))?;
-    let mut replay = Replay::new(out.with_times(bounds.times));
-    let mut lines = Lines::new(&log, bounds);
-    let (mut damaged, mut too_long, mut named) = (0, 0, Vec::new());
-    let mut name = None;
-    let begun = Instant::now();
-    loop {
-        if begun.elapsed() > bounds.time {
-            bail!(
-                "{}: the import took longer than {} s, at line {}",
-                path.display(),
-                bounds.time.as_secs(),
-                lines.number
-            );
-        }
-        let mut trouble = |number: u64, what: String| {
-            damaged += 1;
-            if named.len() < NAMED {
-                named.push((number, short_message(&what)));
-            }
-        };
-        match lines.read() {
-            Next::Line => {
-                if lines.line.trim_ascii().is_empty() {
-                    continue;
-                }
-                match replay.line(&lines.line) {
-                    // The rest of a log that is not admitted is not read.
-                    Ok(()) if name.is_none() => {
-                        if let Some((id, attempt)) = replay.identity() {
-                            let admitted = admitted(store, path, id, attempt, admission)?;
-                            if let Some(is_there) = is_there.take()
-                                && is_there(&admitted)?
-                                && !admission.replaces
-                            {
-                                return Err(has_already(path, &admitted));
-                            }
-                            name = Some(admitted);
-                        }
-                    }
-                    Ok(()) => {}
-                    Err(Trouble::Line(what)) => trouble(lines.number, what),
-                    Err(error) => {
-                        return Err(error).with_context(|| format!("importing {}", path.display()));
-                    }
-                }
-            }
-            Next::TooLong => too_long += 1,
-            Next::Damaged(what) => trouble(lines.number, what),
-            Next::TooLarge => bail!(
-                "{} has more than {} bytes: import it with a larger --max-bytes",
-                path.display(),
-                bounds.log_bytes
-            ),
-            Next::End => break,
-        }
-    }
-    let (Some((id, _)), Some(name)) = (replay.identity(), name) else {
-        bail!(
-            "{} has no start of an application with an id: it is no event log of Spark, or its beginning is damaged",
-            path.display()
-        );
+    let followed = before.followed.filter(|followed| followed.is_of(&log));
+    let mut followed = match followed {
+        Some(followed) => followed,
+        None => Followed::begin(store, bounds)?,
     };
-    let id = id.to_owned();
-    replay
-        .finish(log.modified_ms)
-        .with_context(|| format!("importing {}", path.display()))?;
-    let told: Vec<_> = named
-        .iter()
-        .map(|(line, what)| json!({"line": line, "problem": what}))
-        .collect();
-    let mut about = json!({
-        "importer": env!("CARGO_PKG_VERSION"),
-        "lines": lines.number,
-        "bytes": lines.bytes,
-        "logBytes": log.bytes,
-        "damagedLines": damaged,
-        "damaged": told,
-        "linesTooLong": too_long,
-        "dropped": replay.dropped,
-        "droppedDocuments": replay.out.dropped,
-    });
-    if let Some(times) = replay.out.lossy_times() {
-        about["lossyTimes"] = times.into();
+    let mut is_there = Some(is_there);
+    let mut admit = |id: &str, attempt: Option<&str>| {
+        let admitted = admitted(store, path, id, attempt, admission)?;
+        if let Some(is_there) = is_there.take()
+            && is_there(&admitted)?
+            && !admission.replaces
+        {
+            return Err(has_already(path, &admitted));
+        }
+        Ok(admitted)
+    };
+    let mut lines = Lines::after(&log, bounds, followed.mark);
+    let end = followed
+        .reading
+        .lines(&mut lines, path, bounds, &mut admit)?;
+    followed.have_read(&lines, path)?;
+    let goes_on = !followed.reading.replay.has_ended() && followed.bytes() <= before.most;
+    let (mut reading, followed) = if goes_on {
+        (followed.reading.fork(store)?, Some(followed))
+    } else {
+        (followed.reading, None)
+    };
+    // A line without an end may be half of one, so that it is read again when the log has grown.
+    if let Some(end) = end {
+        reading.take(end, &lines, path, &mut admit)?;
     }
-    replay.out.meta(Kind::Import, "", &about);
-    let (lines, bytes) = (lines.number, lines.bytes);
-    let (folder, sizes) = replay.out.finish(store, &id, &name, admission.replaces)?;
-    Ok(Imported {
-        id,
-        folder,
-        sizes,
-        lines,
-        bytes,
-        damaged,
-        too_long,
-        named,
-    })
+    let followed = followed.filter(|_| !reading.replay.has_ended());
+    let imported = reading.finish(store, path, &log, &lines, admission.replaces)?;
+    Ok((imported, followed))
 }
 
 /// The folder of an application that a log may bring.

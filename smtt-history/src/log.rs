@@ -1,11 +1,12 @@
 //! Event logs as Spark writes them: one file, or a folder `eventlog_v2_*` of parts; and their lines, each bounded.
 
-use std::fs;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::codec::{Codec, SUFFIXES, open_regular};
+use crate::codec::{Codec, Place, SUFFIXES, Unpack, open_regular};
 use crate::out::Times;
 
 /// Suffix of a log that Spark still writes, or whose application died.
@@ -157,14 +158,34 @@ pub enum Next {
     End,
 }
 
+/// A place in a log after which no line was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Index of the part.
+    pub part: usize,
+    /// Where in it.
+    pub place: Place,
+    /// Lines before it, and their bytes.
+    pub number: u64,
+    pub bytes: u64,
+}
+
 /// Lines of a log.
 pub struct Lines {
     parts: std::vec::IntoIter<PathBuf>,
-    from: Option<Box<dyn Read + Send>>,
+    from: Option<Box<dyn Unpack>>,
+    /// The file of the current part.
+    file: Option<File>,
     chunk: Vec<u8>,
     filled: usize,
     at: usize,
     bounds: Bounds,
+    /// The place after the last line that has an end.
+    pub(crate) mark: Mark,
+    /// Whether what was read last is the end of the log, which may go on there. After [`Next::End`] it says nothing.
+    pub(crate) is_open_end: bool,
+    /// The parts that were read.
+    pub(crate) seen: Vec<Seen>,
     /// Bytes of lines so far.
     pub bytes: u64,
     /// Number of the current line, from 1.
@@ -177,15 +198,25 @@ impl Lines {
     /// Lines of a log's parts.
     #[must_use]
     pub fn new(log: &Log, bounds: Bounds) -> Self {
+        Self::after(log, bounds, Mark::default())
+    }
+
+    /// Lines of a log after a place. [`Lines::seen`] begins with the part of that place.
+    pub(crate) fn after(log: &Log, bounds: Bounds, mark: Mark) -> Self {
+        let parts = log.parts.get(mark.part..).unwrap_or_default();
         Self {
-            parts: log.parts.clone().into_iter(),
+            parts: parts.to_vec().into_iter(),
             from: None,
+            file: None,
             chunk: vec![0; 256 << 10],
             filled: 0,
             at: 0,
             bounds,
-            bytes: 0,
-            number: 0,
+            mark,
+            is_open_end: false,
+            seen: Vec::new(),
+            bytes: mark.bytes,
+            number: mark.number,
             line: Vec::new(),
         }
     }
@@ -197,6 +228,7 @@ impl Lines {
         if self.line.capacity() > 4 << 20 {
             self.line.shrink_to(256 << 10);
         }
+        self.is_open_end = false;
         let (mut is_long, mut any) = (false, false);
         loop {
             if self.from.is_none() {
@@ -209,7 +241,7 @@ impl Lines {
                 let Some(from) = &mut self.from else { continue };
                 match from.read(&mut self.chunk) {
                     Ok(0) => {
-                        self.from = None;
+                        self.leave();
                         if any {
                             self.number += 1;
                             return if is_long { Next::TooLong } else { Next::Line };
@@ -219,7 +251,7 @@ impl Lines {
                     Ok(some) => (self.at, self.filled) = (0, some),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => {
-                        self.from = None;
+                        self.leave();
                         self.number += u64::from(any);
                         return Next::Damaged(error.to_string());
                     }
@@ -242,9 +274,29 @@ impl Lines {
             self.at += some.len() + usize::from(end.is_some());
             if end.is_some() {
                 self.number += 1;
+                self.set_mark();
                 return if is_long { Next::TooLong } else { Next::Line };
             }
         }
+    }
+
+    /// All up to here was read.
+    fn set_mark(&mut self) {
+        if let Some(from) = &self.from {
+            self.mark.place = from.place();
+            self.mark.place.skip += self.at as u64;
+        }
+        (self.mark.number, self.mark.bytes) = (self.number, self.bytes);
+    }
+
+    fn leave(&mut self) {
+        self.from = None;
+        self.is_open_end = self.parts.len() == 0;
+        let seen = self
+            .file
+            .take()
+            .map(|file| Seen::of(&file, self.is_open_end));
+        self.seen.push(seen.unwrap_or_default());
     }
 
     fn open(&mut self) -> Option<Next> {
@@ -252,18 +304,106 @@ impl Lines {
             return Some(Next::End);
         };
         (self.at, self.filled) = (0, 0);
+        // A part that follows another one: all of that was read.
+        if !self.seen.is_empty() {
+            self.mark.part += 1;
+            self.mark.place = Place::default();
+            (self.mark.number, self.mark.bytes) = (self.number, self.bytes);
+        }
         let name = part
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        match Codec::of(name).open(&part) {
+        let opened = open_regular(&part).and_then(|file| {
+            self.file = Some(file.try_clone()?);
+            Codec::of(name).read_from(file, self.mark.place)
+        });
+        match opened {
             Ok(from) => {
                 self.from = Some(from);
                 None
             }
-            Err(error) => Some(Next::Damaged(error.to_string())),
+            Err(error) => {
+                self.leave();
+                Some(Next::Damaged(error.to_string()))
+            }
         }
     }
+}
+
+/// Bytes before the end of what was read that a part must still have.
+const LAST_BYTES: u64 = 4096;
+
+/// The file of a part, as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Device and inode. An inode is never 0.
+    file: (u64, u64),
+    /// Bytes that were read, as they are in the file.
+    bytes: u64,
+    /// When it was changed last.
+    changed: (i64, i64),
+    /// The last of these bytes, of a part that may grow.
+    last: Vec<u8>,
+}
+
+impl Seen {
+    /// The default, which is no file, where it cannot be read.
+    fn of(file: &File, grows: bool) -> Self {
+        let seen = || {
+            let metadata = file.metadata()?;
+            let mut file = file;
+            // The position is that of the reader, too.
+            let bytes = file.stream_position()?;
+            Ok::<_, io::Error>(Self {
+                file: (metadata.dev(), metadata.ino()),
+                bytes,
+                changed: (metadata.mtime(), metadata.mtime_nsec()),
+                last: last_bytes(file, if grows { bytes } else { 0 })?,
+            })
+        };
+        seen().unwrap_or_default()
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.last.len()
+    }
+
+    /// Whether both are of one file.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.file == other.file && self.file.1 != 0
+    }
+
+    /// Whether a part has what was read. Only one that `grows` may have more.
+    fn is_in(&self, part: &Path, grows: bool) -> bool {
+        let is_same = || {
+            let file = open_regular(part)?;
+            let metadata = file.metadata()?;
+            let is_same = (metadata.dev(), metadata.ino()) == self.file
+                && if metadata.len() == self.bytes {
+                    (metadata.mtime(), metadata.mtime_nsec()) == self.changed
+                } else {
+                    grows && metadata.len() > self.bytes
+                };
+            Ok::<_, io::Error>(is_same && (!grows || last_bytes(&file, self.bytes)? == self.last))
+        };
+        is_same().unwrap_or(false)
+    }
+
+    /// Whether a log begins with the parts that were read, and only the last of them has grown.
+    pub(crate) fn are_in(all: &[Self], log: &Log) -> bool {
+        let is_in =
+            |(at, (seen, part)): (usize, (&Self, &PathBuf))| seen.is_in(part, at + 1 == all.len());
+        log.parts.len() >= all.len() && all.iter().zip(&log.parts).enumerate().all(is_in)
+    }
+}
+
+/// The last of a file's first bytes.
+fn last_bytes(file: &File, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut last = vec![0; bytes.min(LAST_BYTES) as usize];
+    file.read_exact_at(&mut last, bytes - bytes.min(LAST_BYTES))?;
+    Ok(last)
 }
 
 #[cfg(test)]

@@ -158,6 +158,8 @@ pub struct Out {
     others: BTreeMap<(String, String), String>,
     document_bytes: usize,
     times: Times,
+    /// Rows of a row group of tasks, and of their SQL metrics, at most.
+    group_rows: [usize; 2],
     most: usize,
     /// Documents that had no place.
     pub dropped: u64,
@@ -185,6 +187,19 @@ impl<T> Rows<T> {
             Some(writer) => writer.write(batch),
             None => Ok(()),
         }
+    }
+
+    /// The same rows, of which those of whole row groups are in a file in another folder.
+    fn fork(&mut self, folder: &Path) -> Result<Self, ParquetError>
+    where
+        T: Clone,
+    {
+        let writer = self.writer.as_mut();
+        let writer = writer.map(|writer| writer.fork(folder, "import"));
+        Ok(Self {
+            waiting: self.waiting.clone(),
+            writer: writer.transpose()?,
+        })
     }
 
     fn finish(self, id: &str) -> Result<Written, ParquetError> {
@@ -255,9 +270,37 @@ impl Out {
             others: BTreeMap::new(),
             document_bytes: 0,
             times: Times::Complete,
+            group_rows: [GROUP_ROWS, SQL_ROWS],
             most: DOCUMENT_BYTES,
             dropped: 0,
         })
+    }
+
+    /// Tables below a store, which have the rows and documents that these have so far.
+    ///
+    /// # Errors
+    /// When the rows cannot be copied.
+    pub(crate) fn fork(&mut self, store: &Path) -> anyhow::Result<Self> {
+        let mut fork = Self::create(store)?;
+        fork.tasks = self.tasks.fork(fork.folder.path())?;
+        fork.task_sql = self.task_sql.fork(fork.folder.path())?;
+        fork.documents.clone_from(&self.documents);
+        fork.others.clone_from(&self.others);
+        (fork.document_bytes, fork.dropped) = (self.document_bytes, self.dropped);
+        (fork.times, fork.group_rows, fork.most) = (self.times, self.group_rows, self.most);
+        Ok(fork)
+    }
+
+    /// Ends row groups of both tables after so many rows.
+    #[cfg(test)]
+    pub(crate) const fn end_groups_after(&mut self, rows: usize) {
+        self.group_rows = [rows; 2];
+    }
+
+    /// Bytes in memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let own = self.documents.len() * OTHER_ENTRY + self.document_bytes;
+        own + self.tasks.waiting.bytes() + self.task_sql.waiting.bytes()
     }
 
     /// Keeps nanoseconds so exactly. There is no row yet.
@@ -301,7 +344,7 @@ impl Out {
             }
             waiting.push(&row);
         }
-        if waiting.len() >= GROUP_ROWS || waiting.text_bytes() >= TEXT_BYTES {
+        if waiting.len() >= self.group_rows[0] || waiting.text_bytes() >= TEXT_BYTES {
             self.flush_tasks()?;
         }
         Ok(())
@@ -321,7 +364,7 @@ impl Out {
     ) -> Result<(), ParquetError> {
         let waiting = &mut self.task_sql.waiting;
         waiting.push(task, figures, metric, further);
-        if waiting.batch().len() >= SQL_ROWS {
+        if waiting.batch().len() >= self.group_rows[1] {
             self.flush_sql()?;
         }
         Ok(())

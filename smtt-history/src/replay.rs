@@ -18,6 +18,7 @@ mod units;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 
 use serde::Deserialize;
 
@@ -48,8 +49,11 @@ const SQL_HELD: usize = 512 << 20;
 /// Bytes of an entry beside its texts, about.
 const ENTRY: usize = 1000;
 
+/// Bytes of a partition of a cached RDD, about.
+const BLOCK: usize = 400;
+
 /// Bytes of the entries that a replay has in memory, about, and their limit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LiveBytes {
     bytes: usize,
     most: usize,
@@ -121,6 +125,40 @@ impl Replay {
             most_visits: VISITS,
             sql: Sql::new(),
         }
+    }
+
+    /// The same state with tables of its own, which have what this one's have so far.
+    ///
+    /// # Errors
+    /// When the tables cannot be written.
+    pub(crate) fn fork(&mut self, store: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            out: self.out.fork(store)?,
+            dropped: self.dropped.clone(),
+            application: self.application.clone(),
+            jobs: self.jobs.clone(),
+            stages: self.stages.clone(),
+            tasks: self.tasks.clone(),
+            executors: self.executors.clone(),
+            removed: self.removed.clone(),
+            rdds: self.rdds.clone(),
+            held: self.held.clone(),
+            partitions: self.partitions,
+            visits: self.visits,
+            most_visits: self.most_visits,
+            sql: self.sql.clone(),
+        })
+    }
+
+    /// Bytes in memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let live = self.held.bytes + self.sql.held.bytes + BLOCK * self.partitions;
+        live + self.out.bytes()
+    }
+
+    /// Whether the application's end was read.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.application.has_ended()
     }
 
     /// Id and attempt of the application, when its start was read.

@@ -29,7 +29,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::import::{Admission, import};
+use crate::import::follow::Logs as FollowedLogs;
+use crate::import::{Admission, Before, follow};
 use crate::live::{self, is_live};
 use crate::log::Bounds;
 use crate::objects::list::Applications;
@@ -95,6 +96,8 @@ pub struct Server {
     failed: Cache<String, Refusal>,
     /// When an application that was imported here may be imported again.
     again: Cache<String, Instant>,
+    /// What was read of logs of applications that run.
+    followed: FollowedLogs,
     /// The applications of a store that is a folder.
     folder: Arc<Folder>,
     /// The list of the bucket's applications.
@@ -190,6 +193,9 @@ impl Server {
                 .bucket
                 .as_ref()
                 .map(|mirror| Arc::new(Applications::new(Arc::clone(mirror.bucket())))),
+            followed: FollowedLogs::new(
+                usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX),
+            ),
             folder: Arc::new(Folder::new(settings.store.clone())),
             settings,
             answers: Arc::new(Semaphore::new(ANSWERS)),
@@ -366,8 +372,8 @@ impl Server {
             let _turn = turn;
             let begun = Instant::now();
             let result = match source {
-                Source::Log(log) => server.import_here(&name, &log, false),
-                Source::Grown(log) => server.import_here(&name, &log, true),
+                Source::Log(log) => server.import_here(&name, &log, (false, true)),
+                Source::Grown(log) => server.import_here(&name, &log, (true, true)),
                 Source::InBucket(logs, log, replaces) => {
                     server.import_copy(&name, (&logs, &log), replaces)
                 }
@@ -405,7 +411,8 @@ impl Server {
         }
     }
 
-    fn import_here(&self, name: &str, log: &Path, replaces: bool) -> Imported {
+    /// Imports a log. It may replace an application of the store, and may be read on later.
+    fn import_here(&self, name: &str, log: &Path, (replaces, grows): (bool, bool)) -> Imported {
         tracing::info!(log = %log.display(), "importing");
         // Any request may cause it, so it brings the application that was asked for, and replaces only an earlier import of
         // an application that had not ended.
@@ -417,8 +424,17 @@ impl Server {
         if let Some(mirror) = &self.settings.bucket {
             return self.import_into(mirror, name, log, &admission);
         }
-        match import(store, log, self.settings.bounds, &admission) {
-            Ok(_) => Ok(None),
+        let before = Before {
+            followed: self.followed.take(name),
+            most: if grows { self.followed.most() } else { 0 },
+        };
+        match follow(store, log, self.settings.bounds, &admission, before) {
+            Ok((_, followed)) => {
+                if let Some(followed) = followed {
+                    self.followed.put(name, followed);
+                }
+                Ok(None)
+            }
             // Another server was first.
             Err(_) if !replaces && exists(&store.join(name)) => Ok(None),
             Err(error) => Err(import_failed(name, &error)),

@@ -42,7 +42,7 @@ pub(crate) fn snappy(blocks: &[&[u8]]) -> Vec<u8> {
 fn read(codec: Codec, bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
     let mut out = Vec::new();
     codec
-        .read(BufReader::new(Cursor::new(bytes)))
+        .read(BufReader::new(Cursor::new(bytes)), 0)
         .read_to_end(&mut out)?;
     Ok(out)
 }

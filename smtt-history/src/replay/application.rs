@@ -15,7 +15,7 @@ const REDACTED: &str = "*********(redacted)";
 /// Spark's default of `spark.redaction.regex`, as plain words.
 const SECRETS: [&str; 5] = ["secret", "password", "token", "access.key", "accesskey"];
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Application {
     id: Option<String>,
     name: String,
@@ -31,7 +31,7 @@ pub(super) struct Application {
 }
 
 /// A resource profile: as the REST API shows it, and how many CPUs each of its tasks takes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Profile {
     json: Value,
     task_cpus: i32,
@@ -39,7 +39,7 @@ struct Profile {
     bytes: usize,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct Environment {
     #[serde(rename = "JVM Information", default)]
     jvm: BTreeMap<String, String>,
@@ -58,6 +58,10 @@ pub(super) struct Environment {
 impl Application {
     pub(super) fn identity(&self) -> Option<(&str, Option<&str>)> {
         Some((self.id.as_deref()?, self.attempt.as_deref()))
+    }
+
+    pub(super) const fn has_ended(&self) -> bool {
+        self.end.is_some()
     }
 
     /// Tasks that an executor of a profile runs at a time. Spark's server knows no other limit of a profile in a log.

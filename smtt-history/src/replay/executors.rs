@@ -20,7 +20,7 @@ const DRIVER: &str = "driver";
 /// Bytes of a stage in which an executor is excluded, about.
 const EXCLUDED: usize = 32;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Executor {
     pub host_port: Option<String>,
     host: Option<String>,

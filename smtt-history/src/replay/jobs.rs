@@ -10,7 +10,7 @@ use crate::event::{JobEnd, JobStart, LONGEST_TEXT, cut};
 use crate::json::{date_or_none, present};
 use crate::out::Kind;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     name: String,
     description: Option<String>,

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::event::sql::{Plan, PlanMetric};
 use crate::json::present;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
     nodes: Vec<Node>,
     edges: Vec<(i64, i64)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     name: String,
     /// Index of the code-generated cluster that it is in.

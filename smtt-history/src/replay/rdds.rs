@@ -14,7 +14,7 @@ const COPIES: usize = 1000;
 /// The change of a block that has no place for another executor.
 const TOO_MANY: i64 = i64::MIN;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rdd {
     name: String,
     partitions: i64,
@@ -30,7 +30,7 @@ pub(super) struct Rdd {
     distributions: BTreeMap<String, Distribution>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Block {
     name: String,
     memory: i64,
@@ -39,7 +39,7 @@ struct Block {
 }
 
 /// What one executor holds of an RDD, and the room that it had when that changed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Distribution {
     address: Option<String>,
     memory: i64,

@@ -24,7 +24,7 @@ const VALUE: usize = 32;
 
 type Dropped = BTreeMap<&'static str, u64>;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sql {
     executions: BTreeMap<i64, Execution>,
     /// Executions that have not ended.
@@ -38,7 +38,7 @@ pub(super) struct Sql {
     pub most_visits: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Execution {
     root: Option<i64>,
     query: Option<String>,
@@ -64,7 +64,7 @@ struct Execution {
 }
 
 /// Metrics of the tasks of one stage.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StageMetrics {
     attempt: i32,
     tasks: i32,

@@ -24,7 +24,7 @@ pub(super) enum Status {
     Skipped,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Stage {
     name: String,
     details: String,
@@ -86,7 +86,7 @@ pub(super) struct Speculative {
 }
 
 /// What one executor did for a stage.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct OnExecutor {
     pub time: i64,
     pub succeeded: i64,

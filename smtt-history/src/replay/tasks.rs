@@ -18,7 +18,7 @@ use crate::json::present;
 pub(super) const LONGEST_VALUE: usize = 4096;
 
 /// A task attempt that runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LiveTask {
     stage: i32,
     stage_attempt: i32,

@@ -97,6 +97,6 @@ impl Server {
     ) -> Imported {
         let copied = Handle::current().block_on(logs.copy(found));
         let copied = copied.map_err(|trouble| refused(&trouble))?;
-        self.import_here(name, &copied.path, replaces)
+        self.import_here(name, &copied.path, (replaces, false))
     }
 }

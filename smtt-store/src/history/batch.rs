@@ -30,7 +30,7 @@ impl Cell<'_> {
 const ABSENT: u32 = u32::MAX;
 
 /// Values of one column.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Values {
     Numbers {
         values: Vec<i64>,
@@ -61,7 +61,7 @@ fn place(
 }
 
 /// Rows of one table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Batch {
     table: &'static Table,
     /// Columns after those of the table.
@@ -137,6 +137,21 @@ impl Batch {
     #[must_use]
     pub const fn text_bytes(&self) -> usize {
         self.text_bytes
+    }
+
+    /// Bytes in memory, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let columns = self.columns.iter().map(|column| match column {
+            Values::Numbers { values, there } => {
+                values.capacity() * size_of::<i64>() + there.capacity()
+            }
+            // A text is in a list and in an index.
+            Values::Texts { rows, texts, .. } => {
+                rows.capacity() * size_of::<u32>() + texts.capacity() * 4 * size_of::<Arc<str>>()
+            }
+        });
+        columns.sum::<usize>() + self.text_bytes
     }
 
     /// Adds a row. A cell that is missing or of another type becomes an absent value, and in a required column 0 or "".

@@ -57,7 +57,7 @@ pub(super) fn of_batch(batch: &Batch) -> Vec<usize> {
 }
 
 /// Row groups in which a column has no values of its own, as they are written.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Groups(Vec<(usize, usize, usize)>);
 
 impl Groups {

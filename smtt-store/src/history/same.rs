@@ -24,6 +24,7 @@ struct Common {
 const _: () = assert!(METRICS <= u64::BITS as usize, "each column needs a bit");
 
 /// Buffers rows of `task_sql` for their row group, and finds the metrics that repeat a column of `tasks`.
+#[derive(Clone)]
 pub struct Rows {
     batch: Batch,
     common: HashMap<Metric, Common>,
@@ -49,6 +50,12 @@ impl Rows {
     #[must_use]
     pub const fn batch(&self) -> &Batch {
         &self.batch
+    }
+
+    /// Bytes in memory, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.batch.bytes() + self.common.capacity() * size_of::<(Metric, Common)>()
     }
 
     /// Adds a metric of a task: `figures` are the task's own, in the order of the columns, and `further` has the metric's

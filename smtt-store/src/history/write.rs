@@ -11,7 +11,7 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::writer::{ColumnCloseResult, ColumnWriter, get_column_writer};
 use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use parquet::schema::parser::parse_message_type;
@@ -124,6 +124,39 @@ impl Writer {
             rows: 0,
             is_done: false,
         })
+    }
+
+    /// A writer of the same table in another folder, which begins with the row groups that this one has so far. Both go on
+    /// as one writer would.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written.
+    pub fn fork(&mut self, folder: &Path, unique: &str) -> Result<Self> {
+        let mut fork = Self::create(self.table, folder, unique, &[])?;
+        fork.said.clone_from(&self.said);
+        fork.forms.clone_from(&self.forms);
+        fork.groups.clone_from(&self.groups);
+        (fork.levels, fork.last, fork.rows) = (self.levels, self.last, self.rows);
+        let Some(writer) = &mut self.writer else {
+            return Ok(fork);
+        };
+        writer.flush()?;
+        let from = File::open(&self.temporary)?;
+        let schema = writer.schema_descr().root_schema_ptr();
+        if let Some(file) = fork.file.take() {
+            let mut copy =
+                SerializedFileWriter::new(file, schema, Arc::clone(writer.properties()))?;
+            for group in writer.flushed_row_groups() {
+                let rows = u64::try_from(group.num_rows()).unwrap_or_default();
+                let mut into = copy.next_row_group()?;
+                for column in group.columns() {
+                    into.append_column(&from, closed(column, rows))?;
+                }
+                into.close()?;
+            }
+            fork.writer = Some(copy);
+        }
+        Ok(fork)
     }
 
     /// Gives the finished file this name in its folder, in place of the table's.
@@ -255,6 +288,18 @@ impl Drop for Writer {
             // The file may be gone with its folder.
             let _ = fs::remove_file(&self.temporary);
         }
+    }
+}
+
+/// A column of a row group that is in a file.
+fn closed(column: &ColumnChunkMetaData, rows: u64) -> ColumnCloseResult {
+    ColumnCloseResult {
+        bytes_written: u64::try_from(column.compressed_size()).unwrap_or_default(),
+        rows_written: rows,
+        metadata: column.clone(),
+        bloom_filter: None,
+        column_index: None,
+        offset_index: None,
     }
 }
 

@@ -6,6 +6,7 @@ mod answers;
 mod application;
 mod crash;
 mod export;
+mod follow;
 mod live;
 mod queries;
 mod stores;
@@ -27,6 +28,7 @@ fn compare(version: &str) -> Result<()> {
     for (what, result) in [
         ("kills of compactions", compactions),
         ("live = import", live::equals_import(&run)),
+        ("followed = import", follow::equals_imports(&run)),
         ("answers = Spark's", answers::equal_sparks(&run)),
     ] {
         if let Err(error) = result {
