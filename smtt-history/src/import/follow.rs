@@ -58,6 +58,12 @@ impl Followed {
         Ok(())
     }
 
+    /// Whole lines that were read.
+    #[cfg(test)]
+    pub(crate) const fn lines(&self) -> u64 {
+        self.mark.number
+    }
+
     /// Bytes in memory, about.
     pub(crate) fn bytes(&self) -> usize {
         let seen: usize = self.seen.iter().map(Seen::bytes).sum();
@@ -91,6 +97,13 @@ impl Logs {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let at = all.iter().position(|(known, ..)| known == name)?;
         Some(all.remove(at).2)
+    }
+
+    /// The applications whose logs are followed.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> Vec<String> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(name, ..)| name.clone()).collect()
     }
 
     /// Keeps what was read of an application's log. Those that were not read for longest go.

@@ -1,6 +1,7 @@
 //! Refusals, first opens, attempts, and the bounds of answers.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -125,6 +126,36 @@ async fn an_application_that_was_imported_while_it_ran_is_imported_again_when_it
     server.again.invalidate_all();
     fs::write(logs.join("app-1"), ended.replace("third", "a later")).expect("writes");
     assert_eq!(name().await.as_deref(), Some("the third part"));
+}
+
+#[tokio::test]
+async fn the_log_of_an_application_that_runs_is_followed_until_its_end() {
+    let folder = with_logs(&[("app-1.inprogress", log("app-1", "n") + "\n")]);
+    let running = folder.path().join("logs/app-1.inprogress");
+    let server = server(folder.path(), true);
+    let lines = async || {
+        server.again.invalidate_all();
+        let (app, _) = server.app("app-1", None).await.expect("opens");
+        let text = app.one(Kind::Import, "").expect("has a document");
+        let json: serde_json::Value = serde_json::from_str(text).expect("is JSON");
+        (json["lines"].as_u64(), json["damagedLines"].as_u64())
+    };
+    assert_eq!(lines().await, (Some(1), Some(0)));
+    let end = r#"{"Event":"SparkListenerApplicationEnd","Timestamp":2000}"#;
+    let append = |text: &str| {
+        let file = fs::File::options().append(true).open(&running);
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
+            .expect("writes");
+    };
+    append(&end[..20]);
+    assert_eq!(lines().await, (Some(2), Some(1)), "half a line");
+    assert_eq!(server.followed.names(), ["app-1"]);
+    let followed = server.followed.take("app-1").expect("is followed");
+    assert_eq!(followed.lines(), 1);
+    server.followed.put("app-1", followed);
+    append(&end[20..]);
+    assert_eq!(lines().await, (Some(2), Some(0)));
+    assert_eq!(server.followed.names(), [""; 0], "it has ended");
 }
 
 #[tokio::test]

@@ -29,16 +29,73 @@ impl Cell<'_> {
 /// Index of an absent text.
 const ABSENT: u32 = u32::MAX;
 
+/// A value for each row. It takes no room as long as all are equal, as in most columns of an application that has no use for
+/// them.
+#[derive(Clone, Debug, Default)]
+struct PerRow<T> {
+    rows: usize,
+    first: T,
+    /// All of them, from the first one on that is another.
+    all: Vec<T>,
+}
+
+impl<T: Copy + Default + PartialEq> PerRow<T> {
+    fn push(&mut self, value: T) {
+        if self.rows == 0 {
+            self.first = value;
+        }
+        if !self.all.is_empty() {
+            self.all.push(value);
+        } else if value != self.first {
+            self.write_out();
+            self.all.push(value);
+        }
+        self.rows += 1;
+    }
+
+    fn set(&mut self, row: usize, value: T) {
+        if self.get(row) == Some(value) {
+            return;
+        }
+        if self.all.is_empty() {
+            self.write_out();
+        }
+        if let Some(place) = self.all.get_mut(row) {
+            *place = value;
+        }
+    }
+
+    fn write_out(&mut self) {
+        self.all = vec![self.first; self.rows];
+    }
+
+    fn get(&self, row: usize) -> Option<T> {
+        if self.all.is_empty() {
+            return (row < self.rows).then_some(self.first);
+        }
+        self.all.get(row).copied()
+    }
+
+    fn at(&self, row: usize) -> T {
+        self.get(row).unwrap_or_default()
+    }
+
+    const fn bytes(&self) -> usize {
+        self.all.capacity() * size_of::<T>()
+    }
+}
+
 /// Values of one column.
 #[derive(Clone, Debug)]
 enum Values {
+    /// `there` has no rows in a required column.
     Numbers {
-        values: Vec<i64>,
-        there: Vec<bool>,
+        values: PerRow<i64>,
+        there: PerRow<bool>,
     },
     /// Texts by dictionary: each row has an index into the distinct ones.
     Texts {
-        rows: Vec<u32>,
+        rows: PerRow<u32>,
         texts: Vec<Arc<str>>,
         index: HashMap<Arc<str>, u32>,
     },
@@ -85,13 +142,13 @@ impl Batch {
         let kinds = kinds.chain(unknown.iter().map(|column| column.kind));
         let columns = kinds.map(|kind| match kind {
             Kind::Text => Values::Texts {
-                rows: Vec::new(),
+                rows: PerRow::default(),
                 texts: Vec::new(),
                 index: HashMap::new(),
             },
             _ => Values::Numbers {
-                values: Vec::new(),
-                there: Vec::new(),
+                values: PerRow::default(),
+                there: PerRow::default(),
             },
         });
         Self {
@@ -143,12 +200,10 @@ impl Batch {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let columns = self.columns.iter().map(|column| match column {
-            Values::Numbers { values, there } => {
-                values.capacity() * size_of::<i64>() + there.capacity()
-            }
+            Values::Numbers { values, there } => values.bytes() + there.bytes(),
             // A text is in a list and in an index.
             Values::Texts { rows, texts, .. } => {
-                rows.capacity() * size_of::<u32>() + texts.capacity() * 4 * size_of::<Arc<str>>()
+                rows.bytes() + texts.capacity() * 4 * size_of::<Arc<str>>()
             }
         });
         columns.sum::<usize>() + self.text_bytes
@@ -203,11 +258,11 @@ impl Batch {
                     Cell::Number(value) => Some(value),
                     _ => None,
                 };
-                values[row] = value.unwrap_or_default();
-                there[row] = value.is_some();
+                values.set(row, value.unwrap_or_default());
+                there.set(row, value.is_some());
             }
             Values::Texts { rows, texts, index } => {
-                rows[row] = match cell {
+                let place = match cell {
                     Cell::Text(text) => {
                         let (place, bytes) = place(texts, index, text);
                         self.text_bytes += bytes;
@@ -215,6 +270,7 @@ impl Batch {
                     }
                     _ => ABSENT,
                 };
+                rows.set(row, place);
             }
         }
     }
@@ -236,10 +292,10 @@ impl Batch {
 
     fn compare(&self, column: usize, left: usize, right: usize) -> Ordering {
         match &self.columns[column] {
-            Values::Numbers { values, .. } => values[left].cmp(&values[right]),
+            Values::Numbers { values, .. } => values.at(left).cmp(&values.at(right)),
             Values::Texts { rows, texts, .. } => {
-                let text = |row: usize| texts.get(rows[row] as usize);
-                if rows[left] == rows[right] {
+                let text = |row: usize| texts.get(rows.at(row) as usize);
+                if rows.at(left) == rows.at(right) {
                     Ordering::Equal
                 } else {
                     text(left).cmp(&text(right))
@@ -252,9 +308,7 @@ impl Batch {
     #[must_use]
     pub fn number(&self, column: usize, row: usize) -> Option<i64> {
         match &self.columns[column] {
-            Values::Numbers { values, there } if there.get(row).copied().unwrap_or(true) => {
-                values.get(row).copied()
-            }
+            Values::Numbers { values, there } if there.get(row).unwrap_or(true) => values.get(row),
             _ => None,
         }
     }
@@ -265,14 +319,15 @@ impl Batch {
         let Values::Numbers { values, there } = &self.columns[column] else {
             return (Vec::new(), vec![0; order.len()]);
         };
-        if there.is_empty() {
-            let all = order.iter().map(|&row| values[row as usize]).collect();
+        if there.rows == 0 {
+            let all = order.iter().map(|&row| values.at(row as usize)).collect();
             return (all, Vec::new());
         }
-        let levels = order.iter().map(|&row| i16::from(there[row as usize]));
-        let present = order.iter().filter(|&&row| there[row as usize]);
+        let is_there = |row: u32| there.at(row as usize);
+        let levels = order.iter().map(|&row| i16::from(is_there(row)));
+        let present = order.iter().filter(|&&row| is_there(row));
         (
-            present.map(|&row| values[row as usize]).collect(),
+            present.map(|&row| values.at(row as usize)).collect(),
             levels.collect(),
         )
     }
@@ -283,12 +338,12 @@ impl Batch {
         column: usize,
         order: &'a [u32],
     ) -> impl Iterator<Item = Option<&'a str>> {
-        let (rows, texts): (&[u32], &[Arc<str>]) = match &self.columns[column] {
-            Values::Texts { rows, texts, .. } => (rows, texts),
-            Values::Numbers { .. } => (&[], &[]),
+        let (rows, texts): (Option<&PerRow<u32>>, &[Arc<str>]) = match &self.columns[column] {
+            Values::Texts { rows, texts, .. } => (Some(rows), texts),
+            Values::Numbers { .. } => (None, &[]),
         };
         order.iter().map(move |&row| {
-            let index = *rows.get(row as usize)?;
+            let index = rows?.get(row as usize)?;
             texts.get(index as usize).map(AsRef::as_ref)
         })
     }

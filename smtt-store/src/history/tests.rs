@@ -515,3 +515,25 @@ fn a_reader_reads_its_version_and_the_two_beside_it() {
         assert!(error.to_string().contains(&said), "{error}");
     }
 }
+
+#[test]
+fn a_column_whose_values_are_equal_at_first_keeps_all_of_them() {
+    let mut batch = Batch::new(&TASK_SQL);
+    for row in 0..1000 {
+        batch.push(&[3, 0, 5, row, i64::from(row >= 900)].map(Cell::Number));
+    }
+    let equal = batch.bytes();
+    batch.set(10, 4, Cell::Number(7));
+    batch.set(11, 4, Cell::None);
+    batch.set(12, 5, Cell::Text("jvm_gc_time_ms"));
+    let value = |row| batch.number(4, row);
+    let values = [9, 10, 11, 899, 900, 1000].map(value);
+    assert_eq!(values, [Some(0), Some(7), None, Some(0), Some(1), None]);
+    let rows = [12, 13, 11];
+    let texts: Vec<_> = batch.texts(5, &rows).collect();
+    assert_eq!(texts, [Some("jvm_gc_time_ms"), None, None]);
+    assert_eq!(batch.numbers(0, &rows).0, [3, 3, 3]);
+    assert_eq!(batch.numbers(4, &rows), (vec![0, 0], vec![1, 1, 0]));
+    // Two of its columns have values of their own.
+    assert!((16_000..40_000).contains(&equal), "{equal} bytes");
+}
