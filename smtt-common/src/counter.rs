@@ -84,6 +84,8 @@ pub struct ExecutorCounters {
     pub unattributed: [FaultCounters; UNATTRIBUTED_CLASSES],
     /// Facts of the marker that reached the kernel side.
     pub facts_seen: u64,
+    /// Facts of a newer marker whose entry points the daemon does not know, a part of `facts_seen`. They go no further.
+    pub facts_unknown: u64,
     /// Facts refused because the executor or its user exceeded its rate.
     pub facts_rate_limited: u64,
     /// Facts refused for an absurd length.
@@ -134,5 +136,5 @@ coded! {
 const _: () = {
     assert!(size_of::<ContextKey>() == 32);
     assert!(size_of::<FaultCounters>() == 56);
-    assert!(size_of::<ExecutorCounters>() == 56 + 8 * 56 + 12 * 8);
+    assert!(size_of::<ExecutorCounters>() == 56 + 8 * 56 + 13 * 8);
 };

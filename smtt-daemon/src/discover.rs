@@ -19,6 +19,7 @@ use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
 use smtt_machine::proc::{self, Handle, Image, MAPS, Next, Started, children_of, in_our_namespace};
 
+use self::slots::OtherLayout;
 pub use self::slots::{SlotFile, ThreadSlot};
 use crate::complaints::{Complaints, printable};
 use crate::helpers::{Helpers, JobLimits};
@@ -327,6 +328,9 @@ fn inspect(
     let slots = slots.and_then(|range| match SlotFile::open(&handle, &range) {
         Ok(file) => Some(file),
         Err(error) => {
+            if let Some(OtherLayout(layout)) = error.downcast_ref() {
+                libraries.note_other_layout(process, *layout);
+            }
             trouble.push(format!("its slot file is not used: {error:#}"));
             None
         }

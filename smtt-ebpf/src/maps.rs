@@ -217,6 +217,7 @@ pub static NO_EXECUTOR_COUNTERS: ExecutorCounters = ExecutorCounters {
     attributed: NO_CONTEXT_COUNTERS,
     unattributed: [NO_CONTEXT_COUNTERS; smtt_common::counter::UNATTRIBUTED_CLASSES],
     facts_seen: 0,
+    facts_unknown: 0,
     facts_rate_limited: 0,
     facts_too_long: 0,
     facts_unreadable: 0,

@@ -128,10 +128,13 @@ pub struct LedgerInputs {
 /// Name of the hop of facts from processes that are no executors.
 pub const UNREGISTERED: &str = "unregistered";
 
+/// Name of the hop of facts whose entry points only a newer marker has.
+pub const NEWER_MARKER: &str = "newer_marker";
+
 /// One hop of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
-    /// Name: `marker`, `unregistered`, `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
+    /// Name: `marker`, `unregistered`, `newer_marker` (where there were such facts), `kernel`, `ring`, `source`, `decode`, `aggregate`, `trace`, `follow`.
     pub name: String,
     /// Records that entered the hop.
     pub attempted: u64,
@@ -207,6 +210,9 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
     if now.follow.is_none() {
         hops.retain(|hop| hop.name != "follow");
     }
+    if now.executors.facts_unknown == 0 {
+        hops.retain(|hop| hop.name != NEWER_MARKER);
+    }
     if now.marker.is_none() {
         hops.retain(|hop| hop.name != "marker");
     }
@@ -257,10 +263,17 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
             0,
             &lost(&[("unknown_process", counter(Counter::FACTS_UNKNOWN_PROCESS))]),
         ),
+        // What a newer marker tells beyond the facts that this version knows. No figure of this version lacks them.
+        Hop::new(
+            NEWER_MARKER,
+            executors.facts_unknown,
+            0,
+            &lost(&[("unknown_fact", executors.facts_unknown)]),
+        ),
         Hop::new(
             "kernel",
             [
-                executors.facts_seen,
+                executors.facts_seen.saturating_sub(executors.facts_unknown),
                 counter(Counter::EXECUTORS_REFUSED),
                 executors.samples_seen,
                 executors.records_seen,
@@ -383,6 +396,25 @@ mod tests {
                 lost: BTreeMap::from([("client_too_slow", 4)]),
                 waiting: 3,
             }),
+        }
+    }
+
+    #[test]
+    fn facts_of_a_newer_marker_have_a_hop_of_their_own() {
+        let mut now = inputs();
+        now.executors.facts_seen += 7;
+        now.executors.facts_unknown = 7;
+        now.marker = Some(MarkerCounts {
+            emitted: 127,
+            seen: 107,
+        });
+        let hops = ledger(&now, &LedgerInputs::default());
+        let newer = hops.iter().find(|hop| hop.name == NEWER_MARKER);
+        let newer = newer.expect("there were such facts");
+        assert_eq!((newer.attempted, newer.delivered), (7, 0));
+        assert_eq!(newer.lost["unknown_fact"], 7);
+        for hop in &hops {
+            assert!(hop.missing() == 0 && hop.consistent, "{hop:?}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 use xtask::daemon::{Daemon, Options};
@@ -286,6 +286,45 @@ impl Run {
         self.submitted.running.stop();
         Ok(result)
     }
+}
+
+/// The logs of the driver and its two executors, in the folder of a lab.
+///
+/// # Errors
+/// When a log is missing or empty: an empty log proves nothing.
+pub fn executor_logs(folder: &Path) -> Result<String> {
+    let (mut text, mut of_executors, mut of_driver) = (String::new(), 0, 0);
+    let mut folders = vec![folder.join("spark")];
+    while let Some(folder) = folders.pop() {
+        for entry in folder
+            .read_dir()
+            .with_context(|| format!("cannot list {}", folder.display()))?
+        {
+            let path = entry?.path();
+            if path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let executor = path.file_name().is_some_and(|name| name == "stderr");
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let driver = name.starts_with("application-") && name.ends_with(".log");
+            if executor || driver {
+                let said = std::fs::read(&path)?;
+                ensure!(!said.is_empty(), "{} is empty", path.display());
+                of_executors += u32::from(executor);
+                of_driver += u32::from(driver);
+                text.push_str(&String::from_utf8_lossy(&said));
+            }
+        }
+    }
+    ensure!(
+        (of_executors, of_driver) == (2, 1),
+        "there are logs of {of_executors} executors and {of_driver} drivers"
+    );
+    Ok(text)
 }
 
 /// Folder of the programs under test: that of the running program, or the one above that of the running test.

@@ -16,6 +16,7 @@
 //! | [`node`] | CPUs and memory of one NUMA node, and where another process's pages are |
 //! | [`page_walk`] | work whose page walks are known, and plain counts of it |
 //! | [`records`] | accesses from the marker's own log to the trace files |
+//! | [`release`] | the marker as neighbouring releases have it |
 //! | [`service`] | what the systemd unit allows |
 //! | [`skip`] | tests that need a feature which not every machine has |
 //! | [`slot`] | the slot of a thread that a test adopts without a marker |
@@ -45,6 +46,7 @@ pub mod node;
 pub mod page_walk;
 pub mod peaks;
 pub mod records;
+pub mod release;
 pub mod service;
 pub mod skip;
 pub mod slot;

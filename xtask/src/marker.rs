@@ -135,8 +135,16 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::rename(&part, path).with_context(|| format!("cannot replace {}", path.display()))
 }
 
-/// Compiles the classes and packs them with the libraries.
-fn build_jar(root: &Path, jars: &Path, out_dir: &Path, libraries: &[Bundled]) -> Result<PathBuf> {
+/// Compiles the classes below `root` and packs them with the libraries.
+///
+/// # Errors
+/// When a tool is missing or fails, or a generated class differs from `smtt-common`.
+pub fn build_jar(
+    root: &Path,
+    jars: &Path,
+    out_dir: &Path,
+    libraries: &[Bundled],
+) -> Result<PathBuf> {
     ensure!(
         jars.is_dir(),
         "{} is no folder with Spark's jars; run `cargo xtask setup`",

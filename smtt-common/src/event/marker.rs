@@ -44,8 +44,16 @@ pub const LATER_STRINGS: &[(Kind, usize)] = &[
     (Kind::STAGE_DESCRIBED, 3),
 ];
 
+/// Kind of facts whose entry point this version does not know: a newer marker tells them. The kernel side counts them.
+pub const UNKNOWN_FACT: Kind = Kind(u16::MAX);
+
 /// Prefix of the exported name of every entry point.
 pub const SYMBOL_PREFIX: &str = "Java_io_smtt_marker_Native_";
+/// Exported word of the native library: the [`crate::context::VERSION`] of the slot files that it makes. A library
+/// without it is of an earlier marker and makes those of [`LAYOUT_BEFORE`].
+pub const LAYOUT_SYMBOL: &str = "SMTT_SLOT_LAYOUT";
+/// Layout of the slot files of libraries that do not state it.
+pub const LAYOUT_BEFORE: u32 = 1;
 /// File name of the native library.
 pub const LIBRARY_NAME: &str = "libsmtt_marker.so";
 

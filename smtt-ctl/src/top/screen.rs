@@ -10,6 +10,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 use serde_json::{Map, Value};
+use smtt_model::ledger::{Hop, NEWER_MARKER, UNREGISTERED};
 use smtt_model::protocol::Status;
 use smtt_model::rows::Summary;
 use smtt_model::units;
@@ -436,9 +437,10 @@ impl Screen {
         let lost: u64 = status
             .ledger
             .iter()
-            // Facts of processes that are no executors are no loss of an executor.
-            .filter(|hop| hop.name != smtt_model::ledger::UNREGISTERED)
-            .map(smtt_model::ledger::Hop::lost_total)
+            // Facts of processes that are no executors are no loss of an executor, and those that only a newer marker
+            // tells are in no figure.
+            .filter(|hop| ![UNREGISTERED, NEWER_MARKER].contains(&hop.name.as_str()))
+            .map(Hop::lost_total)
             .fold(0, u64::saturating_add);
         vec![
             format!("smtt-daemon {}: {state}", status.version),

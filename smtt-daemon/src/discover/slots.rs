@@ -27,6 +27,13 @@ pub struct ThreadSlot {
     pub heap: Addresses,
 }
 
+/// A slot file of a marker whose layout this version does not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its layout is {0}, and this daemon reads the layout {VERSION}: marker and daemon are of different releases"
+)]
+pub struct OtherLayout(pub u32);
+
 /// A slot file, open.
 #[derive(Debug)]
 pub struct SlotFile {
@@ -64,10 +71,9 @@ impl SlotFile {
             "its first word is wrong"
         );
         let version = read_u32(&file, offset_of!(Header, version))?;
-        ensure!(
-            version == VERSION,
-            "its version is {version}, not {VERSION}: marker and daemon are of different releases"
-        );
+        if version != VERSION {
+            return Err(OtherLayout(version).into());
+        }
         ensure!(
             read_u32(&file, offset_of!(Header, slot_size))? as usize == SLOT_SIZE,
             "its slots have another size"

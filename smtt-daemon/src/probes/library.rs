@@ -14,6 +14,7 @@
 //! in processes that map a file that he can write: nothing that he could not write there himself.
 
 mod configured;
+mod differences;
 mod inode;
 mod known;
 mod link;
@@ -48,6 +49,8 @@ use crate::subordinate::ShareOwners;
 const SIZE_MAX: u64 = 1 << 20;
 /// Most versions of libraries that are known; an upgrade of a configured file adds one.
 const KNOWN_MAX: usize = 64;
+/// Most processes with slot files of another layout that are remembered: any user can make them.
+const OTHER_LAYOUTS_MAX: usize = 1024;
 /// How long a file keeps its probes without an executor: the next one may have the same file.
 const IDLE: Duration = Duration::from_secs(5);
 /// A process with a library.
@@ -287,6 +290,7 @@ impl Libraries {
             links: links.context("the kernel refuses a probe")?,
             page,
             digest: known.digest,
+            differences: known.differences.clone(),
             configured: process.is_none(),
             share: process.map_or(0, |process| process.share),
             executors: process.into_iter().gather(),
@@ -364,12 +368,21 @@ impl Libraries {
         let mut state = self.state();
         let is = |process: &Process| process.pid == pid && process.image == image;
         state.unknown.retain(|process| !is(process));
+        state.other_layout.retain(|process, _| !is(process));
         for probed in state.files.values_mut() {
             let before = probed.executors.len();
             probed.executors.retain(|process| !is(process));
             if probed.executors.len() < before {
                 probed.idle_since = Instant::now();
             }
+        }
+    }
+
+    /// Notes a process whose slot file has another layout than this daemon reads.
+    pub fn note_other_layout(&self, process: Process, layout: u32) {
+        let mut state = self.state();
+        if state.other_layout.len() < OTHER_LAYOUTS_MAX {
+            state.other_layout.insert(process, layout);
         }
     }
 

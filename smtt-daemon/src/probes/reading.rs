@@ -325,6 +325,7 @@ fn plus(mut total: ExecutorCounters, one: &ExecutorCounters) -> ExecutorCounters
         total.unattributed[class] = sum(total.unattributed[class], counters);
     }
     total.facts_seen += one.facts_seen;
+    total.facts_unknown += one.facts_unknown;
     total.facts_rate_limited += one.facts_rate_limited;
     total.facts_too_long += one.facts_too_long;
     total.facts_unreadable += one.facts_unreadable;

@@ -14,6 +14,7 @@ use smtt_common::{
     counter::{Counter, ExecutorCounters},
     event::{
         Kind, PAYLOAD_MAX,
+        marker::UNKNOWN_FACT,
         used::{BEGUN_LATE, HELPER_SHIFT, PARTIAL},
     },
     settings::ROLE_EXECUTOR,
@@ -67,6 +68,11 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
     };
     // SAFETY (here and below): the row was just looked up and stays a map value for the whole run.
     add(unsafe { &raw mut (*row).facts_seen }, 1);
+    if kind == UNKNOWN_FACT {
+        // A newer marker's: what it says is not known, so it takes no room from facts that are.
+        add(unsafe { &raw mut (*row).facts_unknown }, 1);
+        return;
+    }
     if bytes == 0 || bytes > PAYLOAD_MAX as u64 {
         add(unsafe { &raw mut (*row).facts_too_long }, 1);
         return;

@@ -12,6 +12,11 @@ const SLOTS_MAX: i32 = 65_536;
 /// Bytes between two writes that make every page resident; the smallest page size there is.
 const PAGE: usize = 4096;
 
+/// The layout of the slot files, for the daemon: it probes no library whose slot files it cannot read.
+#[unsafe(no_mangle)]
+#[used]
+pub static SMTT_SLOT_LAYOUT: u32 = VERSION;
+
 /// Makes the slot file with `slot_count` slots and returns the address of its header, or a negative `errno`.
 ///
 /// A memfd and not a file in a folder: no path to choose, nothing left behind when the JVM dies, and the daemon

@@ -146,10 +146,14 @@ pub struct ExecutorRow {
     pub facts: u64,
     /// Marker facts of this executor that the kernel side dropped.
     pub facts_dropped: u64,
+    /// Facts of a newer marker that this daemon does not know: counted, not read, and no part of `facts_dropped`.
+    #[serde(default)]
+    pub facts_unknown: u64,
     /// Marker facts that the kernel side dropped, by cause; causes without drops are left out.
     #[serde(default)]
     pub facts_dropped_by_cause: BTreeMap<String, u64>,
-    /// Marker facts that reached the daemon, by the marker's entry point. With `facts_dropped` they add up to `facts`.
+    /// Marker facts that reached the daemon, by the marker's entry point. With
+    /// `facts_dropped` and `facts_unknown` they add up to `facts`.
     #[serde(default)]
     pub facts_by_kind: BTreeMap<String, u64>,
     /// Records that the kernel side itself had to send about this executor: births and ends of processes, accounts of
@@ -345,6 +349,7 @@ impl State {
             facts_dropped: dropped
                 .values()
                 .fold(0, |sum, more| sum.saturating_add(*more)),
+            facts_unknown: counters.facts_unknown,
             facts_dropped_by_cause: dropped,
             facts_by_kind: executor.fact_counts.by_kind(),
             records: counters.records_seen,

@@ -31,6 +31,7 @@ pub(super) fn add_executor(sum: &mut ExecutorCounters, more: &ExecutorCounters) 
     }
     for (sum, more) in [
         (&mut sum.facts_seen, more.facts_seen),
+        (&mut sum.facts_unknown, more.facts_unknown),
         (&mut sum.facts_rate_limited, more.facts_rate_limited),
         (&mut sum.facts_too_long, more.facts_too_long),
         (&mut sum.facts_unreadable, more.facts_unreadable),

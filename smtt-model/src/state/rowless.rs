@@ -82,6 +82,7 @@ fn at_least(totals: &ExecutorCounters, known: &ExecutorCounters) -> ExecutorCoun
             faults(&totals.unattributed[class], &known.unattributed[class])
         }),
         facts_seen: totals.facts_seen.max(known.facts_seen),
+        facts_unknown: totals.facts_unknown.max(known.facts_unknown),
         facts_rate_limited: totals.facts_rate_limited.max(known.facts_rate_limited),
         facts_too_long: totals.facts_too_long.max(known.facts_too_long),
         facts_unreadable: totals.facts_unreadable.max(known.facts_unreadable),

@@ -41,6 +41,8 @@ mod neighbours;
 mod pages;
 #[path = "workload/races.rs"]
 mod races;
+#[path = "workload/releases.rs"]
+mod releases;
 #[path = "workload/resync.rs"]
 mod resync;
 #[path = "workload/scenario.rs"]
@@ -129,6 +131,7 @@ fn main() -> Result<()> {
         "leader" => scenario::leader,
         "exec" => scenario::exec,
         "late" => scenario::late,
+        "releases" => releases::releases,
         "resync" => resync::resync,
         "pages" => pages::pages,
         "latency" => pages::latency,

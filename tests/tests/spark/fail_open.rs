@@ -1,8 +1,8 @@
 //! The job's result does not depend on the tracer's failures.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
-use smtt_tests::lab::{LIMIT, SparkLab};
+use smtt_tests::lab::{LIMIT, SparkLab, executor_logs};
 use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
@@ -20,45 +20,6 @@ fn traced(lab: &SparkLab, daemon: &Daemon) -> Result<bool> {
     Ok(executors
         .iter()
         .any(|executor| executor["application_name"].as_str() == Some(&name)))
-}
-
-/// The logs of the driver and its two executors.
-///
-/// # Errors
-/// When a log is missing or empty: an empty log proves nothing.
-fn executor_logs(lab: &SparkLab) -> Result<String> {
-    let (mut text, mut of_executors, mut of_driver) = (String::new(), 0, 0);
-    let mut folders = vec![lab.folder().join("spark")];
-    while let Some(folder) = folders.pop() {
-        for entry in folder
-            .read_dir()
-            .with_context(|| format!("cannot list {}", folder.display()))?
-        {
-            let path = entry?.path();
-            if path.is_symlink() {
-                continue;
-            }
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let executor = path.file_name().is_some_and(|name| name == "stderr");
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let driver = name.starts_with("application-") && name.ends_with(".log");
-            if executor || driver {
-                let said = std::fs::read(&path)?;
-                ensure!(!said.is_empty(), "{} is empty", path.display());
-                of_executors += u32::from(executor);
-                of_driver += u32::from(driver);
-                text.push_str(&String::from_utf8_lossy(&said));
-            }
-        }
-    }
-    ensure!(
-        (of_executors, of_driver) == (2, 1),
-        "there are logs of {of_executors} executors and {of_driver} drivers"
-    );
-    Ok(text)
 }
 
 #[test]
@@ -82,7 +43,7 @@ fn without_a_daemon() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let mut submitted = lab.run_through(&application(&lab)?.with_marker(&lab.paths))?;
     assert_eq!(submitted.result(LIMIT)?, PAGE_RANK_RESULT);
-    let logs = executor_logs(&lab)?;
+    let logs = executor_logs(lab.folder())?;
     let said = lines_of_marker(&logs);
     let mut lines: Vec<&str> = said.lines().collect();
     lines.sort_unstable();
@@ -125,7 +86,7 @@ fn without_the_native_library() -> Result<()> {
     let marked = application(&lab)?.with_marker_at(&jar, "library=/nonexistent/libsmtt_marker.so");
     assert_eq!(lab.run_through(&marked)?.result(LIMIT)?, PAGE_RANK_RESULT);
     assert!(!traced(&lab, &daemon)?);
-    let logs = executor_logs(&lab)?;
+    let logs = executor_logs(lab.folder())?;
     assert!(
         logs.contains("the job runs unchanged"),
         "the missing library is not warned of"
@@ -166,7 +127,7 @@ fn with_a_spark_whose_hook_is_missing() -> Result<()> {
         );
     }
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
-    let logs = executor_logs(&lab)?;
+    let logs = executor_logs(lab.folder())?;
     let warnings = logs
         .lines()
         .filter(|line| line.contains("smtt-marker: ") && line.contains("putIterator"))

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use super::differences;
 use super::known::Known;
 use super::state::{Configured, FileId};
 use super::{KNOWN_MAX, Libraries, SIZE_MAX, bytes, id, stamp};
@@ -161,6 +162,7 @@ impl Libraries {
                 ),
             ));
         }
+        all.extend(differences::verdicts(&state));
         if all.is_empty() {
             all.push(found(
                 "uprobe:libsmtt_marker.so",
@@ -172,7 +174,7 @@ impl Libraries {
     }
 }
 
-fn found(hook: &str, verdict: VerdictState, reason: &str) -> Verdict {
+pub(super) fn found(hook: &str, verdict: VerdictState, reason: &str) -> Verdict {
     Verdict {
         name: "marker".into(),
         hook: hook.into(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Process;
 use super::inode::Page;
-use super::known::{Digest, Known};
+use super::known::{Differences, Digest, Known};
 use super::link::Links;
 use super::rate_limit::Pace;
 
@@ -26,6 +26,8 @@ pub struct Probed {
     pub page: Arc<Page>,
     /// Bytes that it had when it was probed.
     pub digest: Digest,
+    /// How its facts differ from those of this version.
+    pub differences: Differences,
     /// Whether the configuration names the file.
     pub configured: bool,
     /// User whose share it uses: that of the executor that brought it.
@@ -61,6 +63,8 @@ pub struct State {
     pub pace: Pace,
     /// Living processes whose library is not known.
     pub unknown: BTreeSet<Process>,
+    /// Living processes whose slot files have another layout, with that layout.
+    pub other_layout: BTreeMap<Process, u32>,
 }
 
 impl State {

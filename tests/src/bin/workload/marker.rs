@@ -5,13 +5,15 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use smtt_common::context::{
     Access, Activity, ContextWord, HEADER_SIZE, Header, Range, Region, SLOT_SIZE, Slot,
 };
-use smtt_common::event::marker::{SYMBOL_PREFIX, schema};
+use smtt_common::event::marker::{LATER_KINDS, SYMBOL_PREFIX, schema};
 use smtt_common::event::{Kind, MARKER_FACTS};
 use smtt_model::decode::encode::payload;
+
+use smtt_tests::release::UNKNOWN_ENTRY;
 
 use crate::memory::thread_id;
 
@@ -30,6 +32,8 @@ thread_local! {
 /// The library, loaded, and the slot file.
 pub struct Marker {
     entries: Vec<(Kind, Entry)>,
+    /// The entry point that the library of a newer marker has.
+    unknown: Option<Entry>,
     header: *mut Header,
     next_slot: AtomicU32,
     /// Facts sent, as this program counts them.
@@ -50,22 +54,27 @@ impl Marker {
         if handle.is_null() {
             bail!("{path} cannot be loaded: run `cargo xtask setup`");
         }
-        let symbol = |name: &str| -> Result<*mut c_void> {
+        let optional = |name: &str| -> Result<Option<*mut c_void>> {
             let symbol = CString::new(format!("{SYMBOL_PREFIX}{name}"))?;
             // SAFETY: the handle is open and the name NUL-terminated.
             let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
-            if address.is_null() {
-                bail!("{path} has no entry point {name}");
-            }
-            Ok(address)
+            Ok((!address.is_null()).then_some(address))
         };
+        let symbol = |name: &str| {
+            optional(name)?.with_context(|| format!("{path} has no entry point {name}"))
+        };
+        // SAFETY: entry points have this form; see docs/design/facts.md.
+        let entry = |address| unsafe { std::mem::transmute::<*mut c_void, Entry>(address) };
         let mut entries = Vec::new();
         for fact in MARKER_FACTS {
-            // SAFETY: entry points have this form; see docs/design/facts.md.
-            entries.push((fact.kind, unsafe {
-                std::mem::transmute::<*mut c_void, Entry>(symbol(fact.entry)?)
-            }));
+            let address = if LATER_KINDS.contains(&fact.kind) {
+                optional(fact.entry)?
+            } else {
+                Some(symbol(fact.entry)?)
+            };
+            entries.extend(address.map(|address| (fact.kind, entry(address))));
         }
+        let unknown = optional(UNKNOWN_ENTRY)?.map(entry);
         // SAFETY: as above.
         let create =
             unsafe { std::mem::transmute::<*mut c_void, CreateSlots>(symbol("createSlots")?) };
@@ -79,6 +88,7 @@ impl Marker {
         }
         Ok(Self {
             entries,
+            unknown,
             header: header as *mut Header,
             next_slot: AtomicU32::new(0),
             told: AtomicU64::new(0),
@@ -111,9 +121,28 @@ impl Marker {
         );
     }
 
-    /// Calls the entry point of a kind with a payload.
+    /// Calls the entry point of a kind with a payload. As from the marker, nothing comes where the library has none.
     pub fn tell(&self, kind: Kind, payload: &[u8]) {
-        self.tell_raw(kind, payload.as_ptr() as i64, payload.len() as i32);
+        if self.entries.iter().any(|(known, _)| *known == kind) {
+            self.tell_raw(kind, payload.as_ptr() as i64, payload.len() as i32);
+            self.count();
+        }
+    }
+
+    /// Calls the entry point that only a newer marker has; false where the library has none.
+    pub fn tell_unknown(&self, payload: &[u8]) -> bool {
+        let Some(entry) = self.unknown else {
+            return false;
+        };
+        let (address, length) = (payload.as_ptr() as i64, payload.len() as i32);
+        // SAFETY: the entry points only return.
+        unsafe { entry(ptr::null(), ptr::null(), address, length) };
+        self.count();
+        true
+    }
+
+    /// Counts a fact.
+    fn count(&self) {
         // As the marker does: counts in the thread's slot, or in the header.
         let slot = SLOT.get();
         // SAFETY: inside the slot file; the counter of a slot has one writer.

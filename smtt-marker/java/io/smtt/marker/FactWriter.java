@@ -7,6 +7,9 @@ import java.nio.charset.StandardCharsets;
  * and strings are named by constants of {@link Contract}: one that belongs to another fact, or is missing, is refused.
  */
 final class FactWriter {
+    /** By ordinal: facts that the native library, of an earlier marker, has no entry point for. */
+    private static final boolean[] LACKED = new boolean[FactForm.values().length];
+
     private final ThreadState owner;
     private final long buffer;
     private FactForm form;
@@ -80,11 +83,21 @@ final class FactWriter {
             // The fact would belong to no executor. What is still alive is reported when the executor is known.
             return;
         }
+        if (LACKED[form.ordinal()]) {
+            return;
+        }
         owner.countFact();
         if (FactLog.on()) {
             FactLog.write(form, buffer, at);
         }
-        form.call(buffer, at);
+        try {
+            form.call(buffer, at);
+        } catch (UnsatisfiedLinkError e) {
+            LACKED[form.ordinal()] = true;
+            owner.uncountFact();
+            Warnings.once("the native library is of an earlier marker than the jar and has no " + form.entry
+                    + ", which is not reported: install jar and library of one release", null);
+        }
     }
 
     private boolean complete() {

@@ -142,9 +142,9 @@ final class ForeignMemory {
         }
     }
 
-    static void increment(long address) {
+    static void add(long address, long more) {
         try {
-            long before = (long) ADD_LONG.invokeExact(address & LONGS, 1L);
+            long before = (long) ADD_LONG.invokeExact(address & LONGS, more);
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -139,13 +139,18 @@ final class Memory {
 
     /** Adds one to a word that several threads count in. */
     static void increment(long address) {
+        add(address, 1);
+    }
+
+    /** Adds to a word that several threads count in. */
+    static void add(long address, long more) {
         if (FOREIGN) {
-            ForeignMemory.increment(address);
+            ForeignMemory.add(address, more);
             return;
         }
         long seen;
         do {
             seen = UNSAFE.getLongVolatile(null, address);
-        } while (!UNSAFE.compareAndSwapLong(null, address, seen, seen + 1));
+        } while (!UNSAFE.compareAndSwapLong(null, address, seen, seen + more));
     }
 }

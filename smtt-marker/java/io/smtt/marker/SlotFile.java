@@ -78,6 +78,11 @@ final class SlotFile {
         Memory.increment(header + Contract.HEADER_FACTS_WITHOUT_SLOT);
     }
 
+    /** Takes back such a count. */
+    static void uncountFactWithoutSlot() {
+        Memory.add(header + Contract.HEADER_FACTS_WITHOUT_SLOT, -1);
+    }
+
     /** The daemon's request for a snapshot, or 0 where it was served. */
     static long resyncRequest() {
         long request = Memory.getLongVolatile(header + Contract.HEADER_RESYNC_REQUEST);

@@ -138,6 +138,16 @@ public final class ThreadState {
         }
     }
 
+    /** Takes back the last count: the fact has no entry point. */
+    void uncountFact() {
+        told--;
+        if (registered) {
+            Memory.putLongOrdered(slot + Contract.SLOT_FACTS_EMITTED, Memory.getLong(slot + Contract.SLOT_FACTS_EMITTED) - 1);
+        } else {
+            SlotFile.uncountFactWithoutSlot();
+        }
+    }
+
     /** Facts that this thread has reported. */
     long factsTold() {
         return told;
