@@ -63,6 +63,13 @@ section!(Web, "web", {
     scrape_interval: String = "60s".into();
 });
 
+section!(Metrics, "metrics", {
+    /// What the label `rdd` of the metrics is: "name" (of the RDD, or its call site where it has no name of its own),
+    /// "query" (description of the SQL execution that the RDD worked for first), "node" (plan node or operation that made
+    /// it) or "callsite". RDDs without such a text have their name.
+    rdds_by: String = "name".into();
+});
+
 section!(Control, "control", {
     /// Unix socket of smtt-ctl, mode 0660.
     socket: String = "/run/smtt/smtt.sock".into();
@@ -237,6 +244,7 @@ pub(super) struct Probe {
 pub(super) struct File {
     pub tick: String,
     pub web: Web,
+    pub metrics: Metrics,
     pub control: Control,
     pub marker: Marker,
     pub probe: Probe,
@@ -256,6 +264,7 @@ impl Default for File {
         Self {
             tick: "1s".into(),
             web: Web::default(),
+            metrics: Metrics::default(),
             control: Control::default(),
             marker: Marker::default(),
             probe: Probe::default(),
@@ -280,6 +289,7 @@ pub fn default_text() -> String {
     );
     text.push_str(&format!("tick = {:?}\n", File::default().tick));
     Web::write(&mut text);
+    Metrics::write(&mut text);
     Control::write(&mut text);
     Marker::write(&mut text);
     Fault::write(&mut text);
@@ -301,6 +311,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
     const SECTIONS: &[&str] = &[
         "tick",
         "web",
+        "metrics",
         "control",
         "marker",
         "probe",
@@ -318,6 +329,7 @@ fn known_keys() -> impl Iterator<Item = &'static str> {
     [
         SECTIONS,
         Web::FIELDS,
+        Metrics::FIELDS,
         Control::FIELDS,
         Marker::FIELDS,
         Fault::FIELDS,

@@ -14,10 +14,13 @@ use smtt_machine::damon::Pace;
 use smtt_machine::page_walks::PageWalkSettings;
 use smtt_model::cpu::{Overrides, describe};
 use smtt_model::log_levels::{LOG_LEVELS, log_levels};
+use smtt_model::rows::GroupBy;
 use smtt_model::state::Limits;
 
 pub use self::file::{DEFAULT_FILE, default_text};
-use self::values::{Problem, absolute, bytes, count, duration, file_or_none, sha256, within};
+use self::values::{
+    Problem, absolute, bytes, count, duration, file_or_none, rdds_by, sha256, within,
+};
 
 pub use self::history::HistorySettings;
 pub use self::probes::{FAULT_WINDOW, FaultHook, ProbeSettings};
@@ -89,6 +92,8 @@ pub struct Config {
     pub probes: ProbeSettings,
     /// Capacities of the tables, and the retention of dead executors.
     pub limits: Limits,
+    /// What RDDs of one key of the metrics have in common.
+    pub rdds_by: GroupBy,
     /// Keys of RDDs in the metrics, of all applications.
     pub series: usize,
     /// Keys of RDDs in the metrics, of one application.
@@ -486,6 +491,7 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             facts_per_second: u64::from(settings.facts_per_second),
             retention_ns: u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX),
         },
+        rdds_by: rdds_by("metrics.rdds_by", &file.metrics.rdds_by)?,
         series: count("limits.series", limits.series, 1 << 16)? as usize,
         series_per_application: count(
             "limits.series_per_application",

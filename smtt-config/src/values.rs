@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use smtt_model::rows::GroupBy;
+
 use super::file;
 
 /// The key and what is wrong with it.
@@ -45,6 +47,21 @@ pub(super) fn absolute(key: &'static str, path: &str) -> Result<PathBuf, Problem
         Ok(PathBuf::from(path))
     } else {
         Err((key, format!("{path:?} is not an absolute path")))
+    }
+}
+
+/// What RDDs of one key of the metrics have in common: words of `smtt-ctl rdds --by`. Ids of RDDs are no keys, because each
+/// run of a query has others.
+pub(super) fn rdds_by(key: &'static str, text: &str) -> Result<GroupBy, Problem> {
+    match text {
+        "name" => Ok(GroupBy::Name),
+        "query" => Ok(GroupBy::Query),
+        "node" => Ok(GroupBy::Node),
+        "callsite" => Ok(GroupBy::CallSite),
+        other => {
+            let all = "\"name\", \"query\", \"node\", \"callsite\"";
+            Err((key, format!("{other:?} is none of {all}")))
+        }
     }
 }
 

@@ -105,6 +105,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
                 all: config.series,
                 per_application: config.series_per_application,
             },
+            by: config.rdds_by,
             scrape_interval: config.web.scrape_interval,
         },
         doctor: doctor::examine,

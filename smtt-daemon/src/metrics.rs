@@ -121,7 +121,7 @@ impl Exporter {
         Self {
             settings,
             accounts: Mutex::new(Accounts {
-                keys: Keys::new(settings.keys, window_ns),
+                keys: Keys::new(settings.keys, settings.by, window_ns),
                 births: Births::default(),
                 findings: Findings::new(),
             }),

@@ -22,7 +22,7 @@ use smtt_machine::{proc, surroundings};
 use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::ledger::trace::TraceStatus;
 use smtt_model::protocol::{self, MachineCheck, SelfFigures, Status};
-use smtt_model::rows::{ApplicationKey, PageWalksShown, Summary};
+use smtt_model::rows::{ApplicationKey, GroupBy, PageWalksShown, Summary};
 
 use crate::postmortem::keeper::Keeper;
 use crate::progress::{LONG, Progress};
@@ -56,6 +56,8 @@ pub struct KeyLimits {
 pub struct MetricsSettings {
     /// Limits of the keys of RDDs.
     pub keys: KeyLimits,
+    /// What RDDs of one key have in common; [`GroupBy::Rdd`] is as [`GroupBy::Name`].
+    pub by: GroupBy,
     /// Longest time between two scrapes of one scraper: new counters show 0 for this long.
     pub scrape_interval: Duration,
 }
@@ -70,6 +72,7 @@ impl MetricsSettings {
         };
         Self {
             keys,
+            by: GroupBy::Name,
             scrape_interval: Duration::ZERO,
         }
     }

@@ -46,7 +46,7 @@ pub use page_walks::{EventShown, FigureRow, Number, PageWalkRow, PageWalksShown,
 pub use pages::{AddressState, HotnessMethod, PagesBy, PagesRow};
 pub use part::Part;
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
-pub use rdds::{AttributedBy, BlockRow, DoingRow, Range, RddRow};
+pub use rdds::{AttributedBy, BlockRow, DoingRow, Range, RddRow, queries_of, without_stage};
 pub use splits::{Series, SplitsRow};
 pub use used::{HelperRow, HelperSumRow, UsedRow};
 pub use work::{StageRddRow, StageRow, TaskRow};
@@ -233,7 +233,9 @@ pub struct EarlierRun {
 }
 
 impl ExecutorId {
-    pub(crate) fn new(executor: &Executor) -> Self {
+    /// Identity of an executor.
+    #[must_use]
+    pub fn new(executor: &Executor) -> Self {
         let said = executor.described.as_ref();
         Self {
             application_id: said.map(|said| said.application_id.clone()),

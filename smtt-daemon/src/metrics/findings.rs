@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::advise::{Saving, Severity};
-use smtt_model::rows::{ExecutorState, Filter};
+use smtt_model::rows::{ExecutorId, ExecutorState, Filter, GroupBy};
 use smtt_model::sort::small::Gather as _;
 
 use super::Value;
 use super::collect::Families;
-use super::keys::key_of;
+use super::keys::{Named, Naming, key_of};
 use super::table;
 use crate::advice::advice;
 use crate::shared::Shared;
@@ -39,17 +39,22 @@ pub(super) fn find(shared: &Shared) -> Findings {
             application: Some(application),
             ..Filter::default()
         };
+        let queries = queries(shared, &filter);
         let making = shared.making();
         let _making = making.blocking_lock();
         for advice in advice(shared, &filter).applications {
             let user = advice.uid.map_or_else(String::new, |uid| uid.to_string());
             for finding in advice.findings.into_iter().filter(|it| !it.is_past()) {
                 let subject = &finding.subject;
-                let rdd = subject.rdd_id.map(|_| {
-                    key_of(
-                        subject.rdd_name.as_deref().unwrap_or_default(),
-                        subject.call_site.as_deref().unwrap_or_default(),
-                    )
+                let rdd = subject.rdd_id.map(|id| {
+                    queries.get(&id).cloned().unwrap_or_else(|| {
+                        key_of(
+                            shared.info().metrics.by,
+                            subject.rdd_name.as_deref().unwrap_or_default(),
+                            subject.call_site.as_deref().unwrap_or_default(),
+                            subject.node.as_deref().unwrap_or_default(),
+                        )
+                    })
                 });
                 let labels = [
                     finding.id,
@@ -68,6 +73,27 @@ pub(super) fn find(shared: &Shared) -> Findings {
         }
     }
     findings
+}
+
+/// Keys of an application's RDDs, where keys are queries.
+fn queries(shared: &Shared, filter: &Filter) -> BTreeMap<u32, String> {
+    let mut keys = BTreeMap::new();
+    if shared.info().metrics.by != GroupBy::Query {
+        return keys;
+    }
+    let state = shared.state();
+    for executor in state.executors().values() {
+        let application = ExecutorId::new(executor).application();
+        if filter.application.as_ref() == Some(&application) {
+            let naming = Naming::of(executor, GroupBy::Query);
+            for rdd in executor.rdds.keys() {
+                if let (Some(id), Named::As(key)) = (rdd.id(), naming.key(*rdd)) {
+                    keys.entry(id).or_insert(key);
+                }
+            }
+        }
+    }
+    keys
 }
 
 /// Adds the series.

@@ -1,32 +1,30 @@
 //! Keys of RDDs: what counters of RDDs are counted under.
 //!
 //! RDDs come and go by the thousand, and so would their series. A key lives as long as its application: the RDD's name,
-//! or its call site where it has no name of its own, over all executors of this worker. Each growth of an RDD is added
+//! or what else [`Naming`] is told, over all executors of this worker. Each growth of an RDD is added
 //! to one key when it is seen; it never moves. So the keys of an application, `none` and `other` together always have
 //! what its executors have, and no counter falls when an RDD or an executor is forgotten.
 
 mod application;
+mod naming;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use smtt_common::page_walk::WalkCounters;
 use smtt_model::attribute::RddKey;
-use smtt_model::decode::RddDescribed;
-use smtt_model::rows::reads_by_rdd;
+use smtt_model::rows::{GroupBy, reads_by_rdd};
 use smtt_model::sort::small::{Gather as _, sort_by};
 use smtt_model::state::{Executor, Meaning, MemoryHeld, Peak, State};
 
 use self::application::More;
 pub(super) use self::application::{Application, Key};
+pub(super) use self::naming::{Named, Naming, key_of};
 use super::KeyLimits;
 use super::counted::{Counter, Counts};
-use super::labels::cut;
 use super::shares::max_min;
 
 /// How long a new RDD or executor may stay without its description before it is counted without.
 const DESCRIBED_WITHIN_NS: u64 = 10_000_000_000;
-/// The key of RDDs without a description.
-const NOT_DESCRIBED: &str = "(not described)";
 
 /// An application: the user of its executors, and its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +95,7 @@ struct Seen {
 #[derive(Debug)]
 pub(super) struct Keys {
     limits: KeyLimits,
+    by: GroupBy,
     /// Length of a window of peaks, in nanoseconds.
     window_ns: u64,
     applications: BTreeMap<ApplicationKey, Application>,
@@ -105,31 +104,11 @@ pub(super) struct Keys {
     pub(super) refused: Counter,
 }
 
-/// The key of an RDD that has a description.
-pub(super) fn key_of(name: &str, call_site: &str) -> String {
-    let class = |name: &str| {
-        name.ends_with("RDD")
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    };
-    // Spark names an RDD without a name after its class.
-    let text = match (name, call_site) {
-        ("", "") => NOT_DESCRIBED,
-        ("", site) => site,
-        (name, site) if class(name) && !site.is_empty() => site,
-        (name, _) => name,
-    };
-    match text {
-        "none" | "other" => format!("RDD {text}"),
-        text => cut(text),
-    }
-}
-
 impl Keys {
-    pub(super) fn new(limits: KeyLimits, window_ns: u64) -> Self {
+    pub(super) fn new(limits: KeyLimits, by: GroupBy, window_ns: u64) -> Self {
         Self {
             limits,
+            by,
             window_ns: window_ns.max(1_000_000_000),
             applications: BTreeMap::new(),
             executors: HashMap::new(),
@@ -142,19 +121,28 @@ impl Keys {
         self.applications.iter()
     }
 
+    /// How the RDDs of an executor are named.
+    pub(super) fn naming<'a>(&self, executor: &'a Executor) -> Naming<'a> {
+        Naming::of(executor, self.by)
+    }
+
     /// The application of an executor, and the key of one of its RDDs.
-    pub(super) fn which(&self, executor: &Executor, rdd: RddKey) -> (ApplicationKey, Which) {
+    pub(super) fn which(
+        &self,
+        executor: &Executor,
+        naming: &Naming<'_>,
+        rdd: RddKey,
+    ) -> (ApplicationKey, Which) {
         let application = ApplicationKey::of(executor);
         let known = self.applications.get(&application);
         let which = match rdd {
             RddKey::None => Which::None,
             RddKey::Overflow => Which::Other,
             RddKey::Id(_) => {
-                let said = executor
-                    .rdds
-                    .get(&rdd)
-                    .and_then(|row| row.described.as_ref());
-                let key = said.map_or_else(|| key_of("", ""), described_key);
+                let key = match naming.key(rdd) {
+                    Named::As(key) => key,
+                    Named::NotYet(key) => key,
+                };
                 let own = known.is_some_and(|known| known.keys.contains_key(&key));
                 if own { Which::Named(key) } else { Which::Other }
             }
@@ -183,7 +171,8 @@ impl Keys {
                 growth.name.clone_from(&said.application_name);
             }
             let seen = self.executors.entry(*key).or_default();
-            seen.count(executor, growth, &peaks, now_ns);
+            let naming = Naming::of(executor, self.by);
+            seen.count(executor, &naming, growth, &peaks, now_ns);
         }
         let known = state.executors();
         self.executors.retain(|key, _| known.contains_key(key));
@@ -299,15 +288,12 @@ impl Keys {
     }
 }
 
-fn described_key(said: &RddDescribed) -> String {
-    key_of(&said.name, &said.call_site)
-}
-
 impl Seen {
     /// Adds what an executor has counted since the last call to the growth of its application.
     fn count(
         &mut self,
         executor: &Executor,
+        naming: &Naming<'_>,
         growth: &mut Growth,
         peaks: &HashMap<RddKey, Peak>,
         now_ns: u64,
@@ -335,17 +321,17 @@ impl Seen {
             {
                 continue;
             }
-            let more = match (rdd, &row.described) {
+            let more = match (rdd, naming.key(*rdd)) {
                 (RddKey::None, _) => &mut growth.none,
-                (_, Some(said)) => growth.named.entry(described_key(said)).or_default(),
-                (_, None) => {
+                (_, Named::As(key)) => growth.named.entry(key).or_default(),
+                (_, Named::NotYet(key)) => {
                     let since = *self.waiting.entry(*rdd).or_insert(now_ns);
                     if now_ns.saturating_sub(since) < DESCRIBED_WITHIN_NS {
                         waiting.add(&grown);
                         growth.other.add(&Counts::default(), &held, &peak);
                         continue;
                     }
-                    growth.named.entry(key_of("", "")).or_default()
+                    growth.named.entry(key).or_default()
                 }
             };
             more.add(&grown, &held, &peak);

@@ -37,8 +37,9 @@ impl Pages {
             pages.page_bytes = pages
                 .page_bytes
                 .max(executor.memory.last_examined.page_bytes);
+            let naming = keys.naming(executor);
             for (rdd, figures) in by_rdd(executor, state.now_ns()) {
-                let key = keys.which(executor, rdd);
+                let key = keys.which(executor, &naming, rdd);
                 pages.keys.entry(key).or_default().merge(&figures);
             }
         }

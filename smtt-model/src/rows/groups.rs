@@ -9,7 +9,7 @@ use crate::sort::small::sort_by_key;
 use crate::state::FaultFigures;
 
 /// What the RDDs of a group have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
     /// The description of the SQL execution: all runs of a query are one group.
     Query,
@@ -18,6 +18,7 @@ pub enum GroupBy {
     /// The place in the application that created the RDDs.
     CallSite,
     /// The name; RDDs without a name by their call site.
+    #[default]
     Name,
     /// The RDD, over its executors.
     Rdd,

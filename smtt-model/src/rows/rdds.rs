@@ -210,8 +210,9 @@ fn rdds_of_stages(executor: &Executor, filter: &Filter) -> BTreeSet<RddKey> {
     rdds
 }
 
-/// SQL execution of the first stage that worked on each RDD or computes it.
-fn queries_of(executor: &Executor) -> BTreeMap<RddKey, (u64, &str)> {
+/// SQL execution of the first stage that worked on each RDD or computes it: its id and description.
+#[must_use]
+pub fn queries_of(executor: &Executor) -> BTreeMap<RddKey, (u64, &str)> {
     let mut queries = BTreeMap::new();
     for stage in executor.tasks.stages.values() {
         let Some(said) = &stage.described else {
@@ -226,6 +227,21 @@ fn queries_of(executor: &Executor) -> BTreeMap<RddKey, (u64, &str)> {
         }
     }
     queries
+}
+
+/// RDDs of which a stage has no description yet, so that their SQL execution is not known.
+#[must_use]
+pub fn without_stage(executor: &Executor) -> BTreeSet<RddKey> {
+    let mut described = BTreeSet::new();
+    let mut without: BTreeSet<RddKey> = executor.rdds.keys().copied().gather();
+    for stage in executor.tasks.stages.values() {
+        if let Some(said) = &stage.described {
+            described.extend(stage.rdds.keys().copied());
+            described.extend(said.rdd_id.map(RddKey::Id));
+        }
+    }
+    without.retain(|rdd| !described.contains(rdd));
+    without
 }
 
 impl State {

@@ -3,7 +3,9 @@
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_daemon::shared::Shared;
 use smtt_machine::clock::now_boot_ns;
-use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
+use smtt_model::decode::{
+    BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, StageDescribed, TaskStarted,
+};
 use smtt_model::readings::Readings;
 
 use crate::{EXECUTORS, RDDS};
@@ -56,9 +58,21 @@ impl Job<'_> {
         rdd: u32,
         growth: FaultCounters,
     ) {
+        self.faults_in(executor, application, None, rdd, growth);
+    }
+
+    fn faults_in(
+        &mut self,
+        executor: u64,
+        application: u64,
+        stage: Option<u32>,
+        rdd: u32,
+        growth: FaultCounters,
+    ) {
         let context = ContextKey {
             executor,
             rdd_plus_one: rdd + 1,
+            stage_id: stage.unwrap_or_default(),
             ..ContextKey::default()
         };
         let more = growth.read + growth.write;
@@ -100,6 +114,33 @@ impl Job<'_> {
             };
             self.faults(executor, 0, id, growth);
         }
+    }
+
+    /// A run of an SQL query in a stage of its own, which the driver describes after the first counts.
+    pub(crate) fn sql_query(&mut self, run: u32, text: &str) {
+        let executor = 1 + u64::from(run) % EXECUTORS;
+        let rdds = 10 + run * RDDS..10 + (run + 1) * RDDS;
+        for id in rdds {
+            let line = id % 4;
+            self.rdd(
+                executor,
+                id,
+                "MapPartitionsRDD",
+                &format!("show at Q.scala:{line}"),
+            );
+            let growth = FaultCounters {
+                write: 40 + u64::from(id % 7),
+                ..FaultCounters::default()
+            };
+            self.faults_in(executor, 0, Some(run), id, growth);
+        }
+        let said = StageDescribed {
+            stage_id: run,
+            sql_execution_id: Some(u64::from(run)),
+            sql_description: text.to_owned(),
+            ..StageDescribed::default()
+        };
+        self.told(executor, Fact::StageDescribed(said));
     }
 
     /// A cached RDD that no task reads.

@@ -27,6 +27,7 @@ use smtt_machine::clock::now_boot_ns;
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::postmortem::{Report, Row, Verdict as Death};
 use smtt_model::readings::Readings;
+use smtt_model::rows::GroupBy;
 use smtt_model::state::{CgroupMemory, KernelMemory, Limits, ProcessMemory};
 use smtt_model::verdict::{Verdict, VerdictState};
 use xtask::http;
@@ -63,7 +64,7 @@ fn check_installed(programs: &Path, packaging: &Path, config: &Path) -> Result<(
     promtool(programs, packaging, &["check", "config", &file], "")
 }
 
-fn shared() -> Arc<Shared> {
+fn shared(by: GroupBy) -> Arc<Shared> {
     let info = DaemonInfo {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
@@ -73,6 +74,7 @@ fn shared() -> Arc<Shared> {
                 all: 200,
                 per_application: 100,
             },
+            by,
             scrape_interval: INTERVAL,
         },
         doctor: Vec::new,
@@ -249,7 +251,7 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     }
 
     let folder = tempfile::tempdir()?;
-    let shared = shared();
+    let shared = shared(GroupBy::Name);
     let served = Served::start(&shared, folder.path(), Names::Shown)?;
     let (exporter, address) = (Arc::clone(&served.exporter), served.address);
     let ended = Arc::new(AtomicBool::new(false));
@@ -386,6 +388,68 @@ fn increases_have_every_fault_and_series_stay_few() -> Result<()> {
     Ok(())
 }
 
+/// Runs of one query, and the RDDs of each.
+const RUNS: u32 = 100;
+
+#[test]
+fn a_hundred_runs_of_a_query_are_one_series_whose_increase_has_every_fault() -> Result<()> {
+    let paths = Paths::find()?;
+    let programs = prometheus::programs(&paths);
+    let packaging = paths.root.join("packaging/prometheus");
+    let folder = tempfile::tempdir()?;
+    let shared = shared(GroupBy::Query);
+    let served = Served::start(&shared, folder.path(), Names::Shown)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&ended);
+    accountant::spawn(
+        Arc::clone(&served.exporter),
+        Arc::clone(&shared),
+        move || until.load(Ordering::Relaxed),
+    );
+    let prometheus = Prometheus::start(&programs, &packaging, folder.path(), served.address, "")?;
+    let mut job = Job {
+        shared: &shared,
+        faults: Vec::new(),
+    };
+    for executor in 1..=EXECUTORS {
+        job.executor(executor, 0);
+    }
+    let tick = || {
+        let readings = Readings {
+            access_known: true,
+            major_known: true,
+            ..Readings::default()
+        };
+        shared.state().add(&readings, now_boot_ns());
+    };
+    for run in 0..RUNS {
+        // Other ids of RDDs, stages and executions, and another value in the text.
+        job.sql_query(
+            run,
+            &format!("SELECT count(*)\nFROM users WHERE id = {run}"),
+        );
+        sleep(QUERY);
+    }
+    let series = "smtt_rdd_page_faults_total{access=\"write\",rdd!~\"none|other\"}";
+    settled("the increase has every fault", &tick, || {
+        let at = prometheus.scraped()?;
+        let count = prometheus.number(&format!("count({series})"), Some(at))?;
+        ensure!(count == 1.0, "{count} series");
+        let query = "smtt_rdd_page_faults_total{rdd=\"SELECT count(*) FROM users WHERE id = ?\"}";
+        let increase = prometheus.number(&format!("sum(increase({query}[30m]))"), Some(at))?;
+        let all = job.faults[0] as f64;
+        ensure!(
+            (increase - all).abs() <= all * 0.02,
+            "{all} page faults, the increase is {increase}"
+        );
+        println!("{RUNS} runs: {count} series, {all} page faults, increase {increase:.0}");
+        Ok(())
+    })?;
+    ended.store(true, Ordering::Relaxed);
+    drop(prometheus);
+    served.stop()
+}
+
 /// A password of the user `prometheus`, and its bcrypt hash.
 const PASSWORD: &str = "of prometheus";
 const HASH: &str = "$2b$04$abcdefghijklmnopqrstuusnI7L1HSYPtZYMtMSGhPX9ThORE6qP2";
@@ -426,7 +490,7 @@ fn a_web_configuration_of_exporters_serves_prometheus_and_who_has_no_password_ge
         config_file: Some(file("web.yml")),
         ..defaults.web
     })?;
-    let shared = shared();
+    let shared = shared(GroupBy::Name);
     let served = Served::start(&shared, folder.path(), web)?;
     let address = served.address;
     let tls = format!("    tls_config: {{ca_file: {:?}}}\n", file("server.crt"));

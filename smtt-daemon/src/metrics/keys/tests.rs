@@ -7,6 +7,7 @@ use std::time::Duration;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_model::decode::{
     BlockFact, Event, ExecutorDescribed, Fact, PageAllocated, PageFreed, RddDescribed,
+    StageDescribed,
 };
 use smtt_model::readings::Readings;
 use smtt_model::subordinate::SubordinateIds;
@@ -138,6 +139,116 @@ fn runs_of_one_query_are_one_key() {
     // All-zero series are not exported.
     let of_rdds = text.lines().filter(|line| line.starts_with("smtt_rdd_"));
     assert_eq!(of_rdds.count(), 3, "{text}");
+}
+
+/// Page faults of RDDs in a stage.
+fn faults_in(shared: &Shared, who: (u32, u64), stage: u32, counts: &[(u32, u64)], now_ns: u64) {
+    let context = |rdd: u32| ContextKey {
+        executor: who.1,
+        rdd_plus_one: rdd + 1,
+        stage_id: stage,
+        ..ContextKey::default()
+    };
+    let contexts = counts.iter().map(|(rdd, n)| (context(*rdd), reads(*n)));
+    let readings = Readings {
+        contexts: contexts.collect(),
+        access_known: true,
+        major_known: true,
+        ..Readings::default()
+    };
+    shared.state().add(&readings, now_ns);
+}
+
+fn stage(shared: &Shared, who: (u32, u64), stage_id: u32, query: Option<(u64, &str)>) {
+    let said = StageDescribed {
+        stage_id,
+        name: "collect at Jobs.scala:7".to_owned(),
+        sql_execution_id: query.map(|(id, _)| id),
+        sql_description: query.map_or_else(String::new, |(_, text)| text.to_owned()),
+        ..StageDescribed::default()
+    };
+    told(shared, who, 1, Fact::StageDescribed(said));
+}
+
+#[test]
+fn a_hundred_runs_of_a_query_are_one_key_and_its_twenty_rdds_too() {
+    let shared = shared_with(MetricsSettings {
+        by: GroupBy::Query,
+        ..MetricsSettings::at_once(100)
+    });
+    for executor_key in [1, 2] {
+        executor(&shared, (1000, executor_key));
+    }
+    for run in 0..100 {
+        let who = (1000, 1 + u64::from(run % 2));
+        let rdds: Vec<u32> = (0..20).map(|number| 1 + run * 20 + number).collect();
+        for id in &rdds {
+            let site = format!("collect at Jobs.scala:{}", id % 9);
+            rdd(&shared, who, *id, "MapPartitionsRDD", &site);
+        }
+        let counts: Vec<(u32, u64)> = rdds.iter().map(|id| (*id, 3)).collect();
+        let now = u64::from(run) * SECOND;
+        faults_in(&shared, who, run, &counts, now);
+        // The counts come before the driver's description of the stage.
+        shared.exporter.account(&shared);
+        let text = format!("SELECT count(*)\nFROM users WHERE id = {run}");
+        stage(&shared, who, run, Some((u64::from(run) + 900, &text)));
+        let _ = scrape(&shared, Reader::Scraper);
+    }
+    // An RDD of no SQL execution has its name; one whose stages are never described has it after a while.
+    rdd(&shared, ME, 5000, "ranks", "map at Jobs.scala:9");
+    faults_in(&shared, ME, 700, &[(5000, 4)], 100 * SECOND);
+    stage(&shared, ME, 700, None);
+    rdd(&shared, ME, 5001, "links", "map at Jobs.scala:10");
+    faults_in(&shared, ME, 701, &[(5001, 5)], 100 * SECOND);
+    let query = "SELECT count(*) FROM users WHERE id = ?";
+    let text = scrape(&shared, Reader::Scraper);
+    assert_eq!(keys(&text, 1000), seen(&[(query, 6000), ("ranks", 4)]));
+    shared.state().add(&Readings::default(), 115 * SECOND);
+    let text = scrape(&shared, Reader::Scraper);
+    let expected = seen(&[(query, 6000), ("ranks", 4), ("links", 5)]);
+    assert_eq!(keys(&text, 1000), expected);
+    // Labels are those of the first run: no id of a run is in them.
+    let labels = text.lines().filter(|line| line.contains("SELECT"));
+    let labels: BTreeSet<&str> = labels
+        .filter_map(|line| line.split_once('{'))
+        .map(|(_, rest)| rest.rsplit_once(' ').map_or(rest, |(labels, _)| labels))
+        .collect();
+    assert_eq!(labels.len(), 1, "{labels:?}");
+}
+
+#[test]
+fn rdds_by_node_and_call_site() {
+    for (by, expected) in [
+        (GroupBy::Node, seen(&[("Exchange", 7), ("ranks", 4)])),
+        (
+            GroupBy::CallSite,
+            seen(&[("collect at A.scala:1", 3), ("collect at A.scala:2", 8)]),
+        ),
+    ] {
+        let shared = shared_with(MetricsSettings {
+            by,
+            ..MetricsSettings::at_once(100)
+        });
+        executor(&shared, ME);
+        for (rdd_id, name, node, line) in [
+            (1, "MapPartitionsRDD", "Exchange", 1),
+            (2, "ShuffledRowRDD", "Exchange", 2),
+            (3, "ranks", "", 2),
+        ] {
+            let said = RddDescribed {
+                rdd_id,
+                name: name.to_owned(),
+                node: node.to_owned(),
+                call_site: format!("collect at A.scala:{line}"),
+                ..RddDescribed::default()
+            };
+            told(&shared, ME, 1, Fact::RddDescribed(Box::new(said)));
+        }
+        faults(&shared, ME, &[(1, 3), (2, 4), (3, 4)], 2);
+        let text = scrape(&shared, Reader::Scraper);
+        assert_eq!(keys(&text, 1000), expected, "{by:?}: {text}");
+    }
 }
 
 #[test]
@@ -317,6 +428,7 @@ fn one_application_has_so_many_keys() {
             all: 200,
             per_application: 100,
         },
+        by: GroupBy::Name,
         scrape_interval: Duration::ZERO,
     });
     executor(&shared, ME);
@@ -380,6 +492,7 @@ fn a_short_lived_execution_memory_has_a_peak() {
 
 #[test]
 fn a_key_is_the_name_or_the_call_site() {
+    let key_of = |name: &str, site: &str| key_of(GroupBy::Name, name, site, "Exchange");
     assert_eq!(key_of("ranks", "map at A.scala:1"), "ranks");
     assert_eq!(
         key_of("MapPartitionsRDD", "map at A.scala:1"),
