@@ -85,6 +85,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("jdk_after_17", "a JDK newer than 17"),
     ("jdk_21", "a JDK of release 21"),
     ("jdk_25", "a JDK of release 25 or later"),
+    (
+        "network_namespaces",
+        "network namespaces with pairs of interfaces, and iproute2",
+    ),
     ("systemd", "systemd-analyze, which judges a unit file"),
     (
         "page_walk_list",
@@ -132,6 +136,10 @@ pub fn of_this_machine() -> Vec<&'static str> {
     }
     if Path::new("/proc/sys/kernel/task_delayacct").exists() {
         must.push("delay_accounting");
+    }
+    let ip = ["/sbin/ip", "/usr/sbin/ip"];
+    if Path::new("/proc/self/ns/net").exists() && ip.iter().any(|ip| Path::new(ip).exists()) {
+        must.push("network_namespaces");
     }
     if on_block_device(Path::new(".")) {
         must.push("disk");

@@ -142,7 +142,7 @@ pub const STAGES: [Stage; 18] = [
         root: true,
         commands: &[
             BUILD,
-            one_by_one!("spark" "jvm" "history" "prometheus" "ssh" "trace_crash"),
+            one_by_one!("spark" "jvm" "history" "prometheus" "ssh" "network" "trace_crash"),
         ],
         limit: Duration::from_secs(10800),
         ..PLAIN
