@@ -1,11 +1,16 @@
 //! The web configuration of Prometheus exporters (`--web.config.file`): TLS, headers and users of a listener.
 //!
-//! A key that this listener does not implement is an error, so that no security setting is silently without effect.
+//! All keys of that format are read. A key without effect on this listener is named in a warning, and an unknown one is an
+//! error, so that no security setting is silently without effect.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::suites::{self, Suites};
 
 /// Bytes of the file at most.
 const FILE_MAX: u64 = 1 << 20;
@@ -45,6 +50,12 @@ pub enum ConfigError {
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum TlsVersion {
+    /// TLS 1.0, which is not served.
+    #[serde(rename = "TLS10")]
+    Tls10,
+    /// TLS 1.1, which is not served.
+    #[serde(rename = "TLS11")]
+    Tls11,
     /// TLS 1.2.
     #[serde(rename = "TLS12")]
     Tls12,
@@ -59,25 +70,86 @@ pub enum ClientAuth {
     /// The server asks for none.
     #[default]
     NoClientCert,
+    /// A certificate is optional, and is not verified.
+    RequestClientCert,
+    /// Each client must send a certificate, which is not verified.
+    #[serde(alias = "RequireClientCert")]
+    RequireAnyClientCert,
     /// A certificate is optional; one that a client sends is verified.
     VerifyClientCertIfGiven,
     /// Each client must send a certificate, which is verified.
     RequireAndVerifyClientCert,
 }
 
+impl ClientAuth {
+    /// Whether certificates are verified, which needs those of the authorities.
+    const fn verifies(self) -> bool {
+        matches!(
+            self,
+            Self::VerifyClientCertIfGiven | Self::RequireAndVerifyClientCert
+        )
+    }
+
+    /// Whether each client must send a certificate.
+    pub(crate) const fn demands(self) -> bool {
+        matches!(
+            self,
+            Self::RequireAnyClientCert | Self::RequireAndVerifyClientCert
+        )
+    }
+}
+
+/// Certificates or a key, PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// In a file.
+    File(PathBuf),
+    /// In the web configuration itself.
+    Inline {
+        /// The web configuration.
+        file: PathBuf,
+        /// The text.
+        text: String,
+    },
+}
+
+impl Pem {
+    /// The file that has the text.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Inline { file: path, .. } => path,
+        }
+    }
+}
+
+/// Without the text, which may be a key.
+impl fmt::Debug for Pem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.fmt(out),
+            Self::Inline { file, .. } => write!(out, "inline in {}", file.display()),
+        }
+    }
+}
+
 /// TLS of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// Certificate with its chain, PEM.
-    pub cert_file: PathBuf,
-    /// Private key, PEM.
-    pub key_file: PathBuf,
-    /// Certificates of the authorities that sign clients' certificates, PEM.
-    pub client_ca_file: Option<PathBuf>,
+    /// Certificate with its chain.
+    pub cert: Pem,
+    /// Private key.
+    pub key: Pem,
+    /// Certificates of the authorities that sign clients' certificates.
+    pub client_ca: Option<Pem>,
     /// Whether the server asks clients for certificates.
     pub client_auth: ClientAuth,
+    /// Names of which a client's certificate must have one (subject alternative names); `None` for any.
+    pub client_sans: Option<Vec<String>>,
     /// Lowest and highest version that is accepted.
     pub versions: (TlsVersion, TlsVersion),
+    /// Cipher suites and groups of the key exchange, and whether the server's order of them counts.
+    pub suites: Suites,
 }
 
 /// A web configuration.
@@ -89,6 +161,17 @@ pub struct WebConfig {
     pub headers: BTreeMap<String, String>,
     /// Users and the bcrypt hashes of their passwords.
     pub users: BTreeMap<String, String>,
+    /// Keys and values of the file that have no effect on this listener.
+    pub without_effect: Vec<String>,
+}
+
+impl WebConfig {
+    /// Whether the file itself has a key or hashes of passwords.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        let has_key = |tls: &TlsSettings| matches!(tls.key, Pem::Inline { .. });
+        !self.users.is_empty() || self.tls.as_ref().is_some_and(has_key)
+    }
 }
 
 #[derive(Deserialize)]
@@ -96,28 +179,178 @@ pub struct WebConfig {
 struct Document {
     tls_server_config: Option<Tls>,
     http_server_config: Option<Http>,
+    rate_limit: Option<RateLimit>,
     basic_auth_users: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tls {
-    cert_file: String,
-    key_file: String,
+    cert: Option<String>,
+    key: Option<String>,
+    client_ca: Option<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
     client_ca_file: Option<String>,
-    #[serde(default)]
-    client_auth_type: ClientAuth,
+    client_auth_type: Option<ClientAuth>,
+    client_allowed_sans: Option<Vec<String>>,
     min_version: Option<TlsVersion>,
     max_version: Option<TlsVersion>,
+    cipher_suites: Option<Vec<String>>,
+    prefer_server_cipher_suites: Option<bool>,
+    curve_preferences: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Http {
     /// Whether HTTP/2 is allowed; this listener has HTTP/1.1 either way.
-    #[serde(rename = "http2")]
-    _http2: Option<bool>,
+    http2: Option<bool>,
     headers: Option<BTreeMap<String, String>>,
+}
+
+/// This listener has limits of its own.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateLimit {
+    #[serde(rename = "interval")]
+    _interval: Option<IgnoredAny>,
+    #[serde(rename = "burst")]
+    _burst: Option<IgnoredAny>,
+}
+
+/// What is wrong in the text: the word at the begin of its line, and the message.
+struct Wrong(&'static str, String);
+
+/// A text or a file: the file, where both are set, as in other exporters.
+fn pem(
+    path: &Path,
+    (file_key, file): (&'static str, Option<String>),
+    (text_key, text): (&'static str, Option<String>),
+    without_effect: &mut Vec<String>,
+) -> Option<Pem> {
+    let given = |text: &String| !text.trim().is_empty();
+    let (file, text) = (file.filter(given), text.filter(given));
+    match (file, text) {
+        (Some(file), text) => {
+            if text.is_some() {
+                without_effect.push(format!("{text_key} ({file_key} is set)"));
+            }
+            Some(Pem::File(
+                path.parent().unwrap_or(Path::new("/")).join(file),
+            ))
+        }
+        (None, Some(text)) => Some(Pem::Inline {
+            file: path.to_owned(),
+            text,
+        }),
+        (None, None) => None,
+    }
+}
+
+/// The settings of a section; `None` where it is empty.
+fn tls_settings(
+    tls: Tls,
+    path: &Path,
+    without_effect: &mut Vec<String>,
+) -> Result<Option<TlsSettings>, Wrong> {
+    let cert = pem(
+        path,
+        ("cert_file", tls.cert_file),
+        ("cert", tls.cert),
+        without_effect,
+    );
+    let key = pem(
+        path,
+        ("key_file", tls.key_file),
+        ("key", tls.key),
+        without_effect,
+    );
+    let client_ca = pem(
+        path,
+        ("client_ca_file", tls.client_ca_file),
+        ("client_ca", tls.client_ca),
+        without_effect,
+    );
+    let is_empty = cert.is_none()
+        && key.is_none()
+        && client_ca.is_none()
+        && tls.client_auth_type.is_none()
+        && tls.client_allowed_sans.is_none()
+        && tls.min_version.is_none()
+        && tls.max_version.is_none()
+        && tls.cipher_suites.is_none()
+        && tls.curve_preferences.is_none();
+    if is_empty {
+        return Ok(None);
+    }
+    let missing = |name: &str| {
+        Wrong(
+            "tls_server_config",
+            format!("{name} or {name}_file is missing"),
+        )
+    };
+    let (cert, key) = (
+        cert.ok_or_else(|| missing("cert"))?,
+        key.ok_or_else(|| missing("key"))?,
+    );
+    let client_auth = tls.client_auth_type.unwrap_or_default();
+    match (&client_ca, client_auth) {
+        (Some(_), ClientAuth::NoClientCert) => {
+            let message = "client_ca and client_ca_file need a client_auth_type".to_owned();
+            return Err(Wrong("client_ca", message));
+        }
+        (Some(_), auth) if !auth.verifies() => {
+            without_effect.push(format!("client_ca ({auth:?} verifies nothing)"));
+        }
+        (None, auth) if auth.verifies() => {
+            let message = format!("{auth:?} needs client_ca or client_ca_file");
+            return Err(Wrong("client_auth_type", message));
+        }
+        _ => {}
+    }
+    if let Some(sans) = &tls.client_allowed_sans {
+        let message = match (sans.is_empty(), client_auth.demands()) {
+            (true, _) => Some("client_allowed_sans is empty: no client could connect"),
+            (_, false) => Some(
+                "client_allowed_sans needs the client_auth_type RequireAndVerifyClientCert or RequireAnyClientCert",
+            ),
+            _ => None,
+        };
+        if let Some(message) = message {
+            return Err(Wrong("client_allowed_sans", message.to_owned()));
+        }
+    }
+    let lowest = tls.min_version.unwrap_or(TlsVersion::Tls12);
+    let highest = tls.max_version.unwrap_or(TlsVersion::Tls13);
+    if lowest > highest {
+        let message = "min_version is above max_version".to_owned();
+        return Err(Wrong("min_version", message));
+    }
+    if highest < TlsVersion::Tls12 {
+        let message =
+            "TLS 1.0 and 1.1 are not served: max_version must be TLS12 or TLS13".to_owned();
+        return Err(Wrong("max_version", message));
+    }
+    if lowest < TlsVersion::Tls12 {
+        without_effect.push("min_version (the lowest version that is served is TLS12)".to_owned());
+    }
+    let suites = suites::chosen(
+        &tls.cipher_suites.unwrap_or_default(),
+        &tls.curve_preferences.unwrap_or_default(),
+        tls.prefer_server_cipher_suites,
+        highest,
+        without_effect,
+    );
+    Ok(Some(TlsSettings {
+        cert,
+        key,
+        client_ca: client_ca.filter(|_| client_auth.verifies()),
+        client_auth,
+        client_sans: tls.client_allowed_sans,
+        versions: (lowest.max(TlsVersion::Tls12), highest),
+        suites: suites.map_err(|(key, message)| Wrong(key, message))?,
+    }))
 }
 
 /// Reads a web configuration. Its file names are relative to its folder.
@@ -168,32 +401,22 @@ pub fn parse(text: &str, path: &Path) -> Result<WebConfig, ConfigError> {
         };
         text.lines().position(has).map_or(1, |index| index + 1)
     };
-    let beside = |file: &str| path.parent().unwrap_or(Path::new("/")).join(file);
-    let tls = document.tls_server_config.map(|tls| TlsSettings {
-        cert_file: beside(&tls.cert_file),
-        key_file: beside(&tls.key_file),
-        client_ca_file: tls.client_ca_file.as_deref().map(beside),
-        client_auth: tls.client_auth_type,
-        versions: (
-            tls.min_version.unwrap_or(TlsVersion::Tls12),
-            tls.max_version.unwrap_or(TlsVersion::Tls13),
-        ),
-    });
-    if let Some(tls) = &tls {
-        if tls.versions.0 > tls.versions.1 {
-            let message = "min_version is above max_version".to_owned();
-            return Err(wrong(place("min_version"), message));
-        }
-        let has_authorities = tls.client_ca_file.is_some();
-        if has_authorities != (tls.client_auth != ClientAuth::NoClientCert) {
-            let message = "client_ca_file and client_auth_type need one another".to_owned();
-            return Err(wrong(place("client_"), message));
-        }
+    let mut without_effect = Vec::new();
+    let tls = match document.tls_server_config {
+        Some(tls) => tls_settings(tls, path, &mut without_effect)
+            .map_err(|Wrong(word, message)| wrong(place(word), message))?,
+        None => None,
+    };
+    let http = document.http_server_config;
+    if http.as_ref().and_then(|http| http.http2) == Some(true) {
+        without_effect.push("http2 (this listener has HTTP/1.1)".to_owned());
     }
-    let headers = document
-        .http_server_config
-        .and_then(|http| http.headers)
-        .unwrap_or_default();
+    if document.rate_limit.is_some() {
+        without_effect.push("rate_limit (this listener has limits of its own)".to_owned());
+    }
+    let mut headers = http.and_then(|http| http.headers).unwrap_or_default();
+    // As in other exporters.
+    headers.retain(|_, value| !value.trim().is_empty());
     for (name, value) in &headers {
         if !HEADERS.iter().any(|known| known.eq_ignore_ascii_case(name)) {
             let message = format!("header {name:?} cannot be set, only {}", HEADERS.join(", "));
@@ -211,6 +434,7 @@ pub fn parse(text: &str, path: &Path) -> Result<WebConfig, ConfigError> {
         tls,
         headers,
         users: document.basic_auth_users.unwrap_or_default(),
+        without_effect,
     })
 }
 
@@ -230,12 +454,9 @@ mod tests {
                     # htpasswd -nBC 10 \"\" | tr -d ':\\n'\nbasic_auth_users:\n  alice: $2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze\n  'bob b': \"$2y$10$hLqFl9jSjoAAy95Z/zw8Ye8wkdMBM8c5Bn1ptYqP/AXyV0.oy0S8m\"\n";
         let config = read(text).expect("good");
         let tls = config.tls.expect("TLS");
-        assert_eq!(tls.cert_file, Path::new("/etc/web/server.crt"));
-        assert_eq!(tls.key_file, Path::new("/keys/server.key"));
-        assert_eq!(
-            tls.client_ca_file.as_deref(),
-            Some(Path::new("/etc/web/ca.crt"))
-        );
+        assert_eq!(tls.cert, Pem::File("/etc/web/server.crt".into()));
+        assert_eq!(tls.key, Pem::File("/keys/server.key".into()));
+        assert_eq!(tls.client_ca, Some(Pem::File("/etc/web/ca.crt".into())));
         assert_eq!(tls.client_auth, ClientAuth::RequireAndVerifyClientCert);
         assert_eq!(tls.versions, (TlsVersion::Tls13, TlsVersion::Tls13));
         assert_eq!(config.headers["X-Frame-Options"], "deny");
@@ -246,11 +467,118 @@ mod tests {
         }
     }
 
+    /// Every key that the documentation of the format lists.
+    const ALL: &str = "tls_server_config:\n  cert: |\n    -----BEGIN CERTIFICATE-----\n  key: |\n    -----BEGIN PRIVATE KEY-----\n  \
+        client_ca: PEM\n  client_ca_file: ca.crt\n  client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans:\n    - prometheus.example\n    - 10.0.0.7\n  \
+        min_version: TLS10\n  max_version: TLS13\n  cipher_suites:\n    - TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\n    - TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA\n    - TLS_AES_128_GCM_SHA256\n  \
+        prefer_server_cipher_suites: false\n  curve_preferences:\n    - CurveP521\n    - CurveP256\n\
+        http_server_config:\n  http2: true\n  headers:\n    X-Frame-Options: deny\n    X-XSS-Protection: \"\"\n\
+        basic_auth_users:\n  alice: hash\nrate_limit:\n  interval: 1s\n  burst: 20\n";
+
+    #[test]
+    fn every_key_of_the_format_is_read_and_those_without_effect_are_named() {
+        let config = read(ALL).expect("good");
+        assert!(config.is_secret());
+        let tls = config.tls.expect("TLS");
+        let inline = |text: &str| Pem::Inline {
+            file: "/etc/web/web.yml".into(),
+            text: text.to_owned(),
+        };
+        assert_eq!(tls.cert, inline("-----BEGIN CERTIFICATE-----\n"));
+        assert_eq!(tls.key, inline("-----BEGIN PRIVATE KEY-----\n"));
+        assert!(!format!("{tls:?}").contains("PRIVATE KEY"), "{tls:?}");
+        assert_eq!(tls.client_ca, Some(Pem::File("/etc/web/ca.crt".into())));
+        assert_eq!(
+            tls.client_sans.as_deref(),
+            Some(&["prometheus.example".to_owned(), "10.0.0.7".to_owned()][..])
+        );
+        assert_eq!(tls.versions, (TlsVersion::Tls12, TlsVersion::Tls13));
+        assert_eq!(
+            tls.suites.names(),
+            [
+                "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+                "TLS_AES_128_GCM_SHA256"
+            ]
+        );
+        assert_eq!(tls.suites.curves(), ["CurveP256"]);
+        assert!(!tls.suites.server_order);
+        assert_eq!(
+            config.headers.keys().collect::<Vec<_>>(),
+            ["X-Frame-Options"]
+        );
+        let named = config.without_effect.join(", ");
+        for key in [
+            "client_ca ",
+            "min_version",
+            "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+            "CurveP521",
+            "http2",
+            "rate_limit",
+        ] {
+            assert!(named.contains(key), "{key} is not in {named}");
+        }
+        assert_eq!(config.without_effect.len(), 6, "{named}");
+    }
+
+    #[test]
+    fn unverified_certificates_need_no_authority() {
+        let tls = "tls_server_config:\n  cert_file: a\n  key_file: b\n  client_auth_type: ";
+        for (name, auth) in [
+            ("RequestClientCert", ClientAuth::RequestClientCert),
+            ("RequireAnyClientCert", ClientAuth::RequireAnyClientCert),
+            ("RequireClientCert", ClientAuth::RequireAnyClientCert),
+        ] {
+            let config = read(&format!("{tls}{name}\n")).expect("good");
+            assert_eq!(config.tls.expect("TLS").client_auth, auth);
+            assert!(config.without_effect.is_empty());
+            let config = read(&format!("{tls}{name}\n  client_ca_file: c\n")).expect("good");
+            assert_eq!(config.tls.expect("TLS").client_ca, None);
+            assert!(config.without_effect[0].contains("client_ca"));
+        }
+    }
+
     #[test]
     fn an_error_is_one_line_that_names_the_place() {
         let tls = "tls_server_config:\n  cert_file: a\n  key_file: b\n";
         for (text, line, part) in [
-            (format!("{tls}  cipher_suites: []\n"), 4, "cipher_suites"),
+            (
+                format!("{tls}  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n"),
+                4,
+                "TLS_RSA_WITH_RC4_128_SHA is not known",
+            ),
+            (
+                format!("{tls}  cipher_suites:\n    - TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA\n"),
+                4,
+                "none of cipher_suites is supported",
+            ),
+            (
+                format!("{tls}  max_version: TLS12\n  cipher_suites: [TLS_AES_128_GCM_SHA256]\n"),
+                5,
+                "TLS 1.2",
+            ),
+            (
+                format!("{tls}  curve_preferences: [CurveP224]\n"),
+                4,
+                "CurveP224 is not known",
+            ),
+            (
+                format!("{tls}  curve_preferences: [CurveP521]\n"),
+                4,
+                "none of curve_preferences is supported",
+            ),
+            (
+                format!("{tls}  client_allowed_sans: [a]\n"),
+                4,
+                "client_auth_type",
+            ),
+            (
+                format!(
+                    "{tls}  client_auth_type: RequireAnyClientCert\n  client_allowed_sans: []\n"
+                ),
+                5,
+                "is empty",
+            ),
+            ("rate_limit: {intervall: 1s}\n".to_owned(), 1, "intervall"),
             (
                 format!("{tls}  client_alowed_sans: []\n"),
                 4,
@@ -261,16 +589,21 @@ mod tests {
                 4,
                 "tls_sever_config",
             ),
-            (format!("{tls}  min_version: TLS10\n"), 4, "TLS10"),
+            (format!("{tls}  min_version: SSL30\n"), 4, "SSL30"),
+            (
+                format!("{tls}  min_version: TLS10\n  max_version: TLS11\n"),
+                5,
+                "not served",
+            ),
             (
                 format!("{tls}  min_version: TLS13\n  max_version: TLS12\n"),
                 4,
                 "above",
             ),
             (
-                format!("{tls}  client_auth_type: RequestClientCert\n"),
+                format!("{tls}  client_auth_type: AskClientCert\n"),
                 4,
-                "RequestClientCert",
+                "AskClientCert",
             ),
             (
                 format!("{tls}  client_auth_type: VerifyClientCertIfGiven\n"),
@@ -280,7 +613,7 @@ mod tests {
             (format!("{tls}  client_ca_file: x\n"), 4, "client_auth_type"),
             (
                 "tls_server_config:\n  cert_file: a\n".to_owned(),
-                2,
+                1,
                 "key_file",
             ),
             (

@@ -71,9 +71,17 @@ impl Guard {
             Some(path) => config::load(path)?,
             None => WebConfig::default(),
         };
-        if let Some(path) = files.config.filter(|_| !more.users.is_empty()) {
-            // It has hashes of passwords.
-            secret_text(path)?;
+        if let Some(path) = files.config {
+            if more.is_secret() {
+                secret_text(path)?;
+            }
+            if !more.without_effect.is_empty() {
+                tracing::warn!(
+                    "these keys of {} have no effect: {}",
+                    path.display(),
+                    more.without_effect.join(", ")
+                );
+            }
         }
         let users = Users::load(files.users, files.config.map(|path| (path, &more.users)))?;
         let tokens = files.tokens.map(Tokens::load).transpose()?;

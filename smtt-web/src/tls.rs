@@ -9,14 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use crate::config::{ClientAuth, TlsSettings, TlsVersion};
+use crate::clients::Clients;
+use crate::config::{ClientAuth, Pem, TlsSettings};
 
 /// Least time between two checks of the files.
 const CHECK: Duration = Duration::from_secs(5);
@@ -81,7 +79,7 @@ impl Tls {
         })
     }
 
-    /// Whether a client needs a certificate.
+    /// Whether a client needs a certificate of one of the authorities.
     #[must_use]
     pub fn demands_certificates(&self) -> bool {
         self.settings.client_auth == ClientAuth::RequireAndVerifyClientCert
@@ -107,11 +105,15 @@ impl Tls {
 }
 
 fn stamps(settings: &TlsSettings) -> Vec<Stamp> {
-    let files = [Some(&settings.cert_file), Some(&settings.key_file)];
-    files
-        .into_iter()
-        .chain([settings.client_ca_file.as_ref()])
+    let all = [Some(&settings.cert), Some(&settings.key)];
+    all.into_iter()
+        .chain([settings.client_ca.as_ref()])
         .flatten()
+        .filter_map(|pem| match pem {
+            Pem::File(path) => Some(path),
+            // The web configuration is read once.
+            Pem::Inline { .. } => None,
+        })
         .map(|path| {
             let file = fs::metadata(path).ok()?;
             Some((file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
@@ -119,7 +121,11 @@ fn stamps(settings: &TlsSettings) -> Vec<Stamp> {
         .collect()
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+fn read(pem: &Pem) -> Result<Vec<u8>, TlsError> {
+    let path = match pem {
+        Pem::Inline { text, .. } => return Ok(text.clone().into_bytes()),
+        Pem::File(path) => path,
+    };
     let file = fs::metadata(path).map_err(|error| wrong(path, error))?;
     if file.len() > FILE_MAX {
         return Err(wrong(path, "it is too large"));
@@ -127,64 +133,63 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|error| wrong(path, error))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let bytes = read(path)?;
+fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = read(pem)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| wrong(path, error))?;
+    let found = found.map_err(|error| wrong(pem.path(), error))?;
     match found.is_empty() {
-        true => Err(wrong(path, "it has no certificate (PEM)")),
+        true => Err(wrong(pem.path(), "it has no certificate (PEM)")),
         false => Ok(found),
     }
 }
 
 fn config(settings: &TlsSettings) -> Result<ServerConfig, TlsError> {
     let TlsSettings {
-        cert_file,
-        key_file,
-        client_ca_file,
+        cert,
+        key,
+        client_ca,
         client_auth,
+        client_sans,
         versions,
+        suites,
     } = settings;
-    let chain = certificates(cert_file)?;
-    let mode = fs::metadata(key_file).map_err(|error| wrong(key_file, error))?;
+    let chain = certificates(cert)?;
+    let mode = fs::metadata(key.path()).map_err(|error| wrong(key.path(), error))?;
     if mode.permissions().mode() & 0o006 != 0 {
         return Err(wrong(
-            key_file,
+            key.path(),
             "it is open to every local user: chmod o-rw",
         ));
     }
-    let key = PrivateKeyDer::from_pem_slice(&read(key_file)?)
-        .map_err(|_| wrong(key_file, "it has no private key (PEM)"))?;
-    let provider = Arc::new(default_provider());
-    let known: [(TlsVersion, &'static SupportedProtocolVersion); 2] =
-        [(TlsVersion::Tls12, &TLS12), (TlsVersion::Tls13, &TLS13)];
-    let allowed: Vec<&'static SupportedProtocolVersion> = known
-        .into_iter()
-        .filter(|(version, _)| (versions.0..=versions.1).contains(version))
-        .map(|(_, version)| version)
-        .collect();
+    let private = PrivateKeyDer::from_pem_slice(&read(key)?)
+        .map_err(|_| wrong(key.path(), "it has no private key (PEM)"))?;
+    let provider = Arc::new(suites.provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&allowed)
-        .map_err(|error| wrong(cert_file, error))?;
-    let builder = match client_ca_file {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| wrong(path, error))?;
+        .with_protocol_versions(&suites.versions(*versions))
+        .map_err(|error| wrong(cert.path(), error))?;
+    let builder = match client_auth {
+        ClientAuth::NoClientCert => builder.with_no_client_auth(),
+        auth => {
+            let mut authorities = None;
+            if let Some(pem) = client_ca {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(pem)? {
+                    roots
+                        .add(certificate)
+                        .map_err(|error| wrong(pem.path(), error))?;
+                }
+                authorities = Some(roots);
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = match client_auth {
-                ClientAuth::RequireAndVerifyClientCert => verifier,
-                _ => verifier.allow_unauthenticated(),
-            };
-            let verifier = verifier.build().map_err(|error| wrong(path, error))?;
-            builder.with_client_cert_verifier(verifier)
+            let at = client_ca.as_ref().unwrap_or(cert).path();
+            let clients = Clients::new(&provider, authorities, auth.demands(), client_sans.clone())
+                .map_err(|error| wrong(at, error))?;
+            builder.with_client_cert_verifier(Arc::new(clients))
         }
     };
     let mut config = builder
-        .with_single_cert(chain, key)
-        .map_err(|error| wrong(cert_file, error))?;
+        .with_single_cert(chain, private)
+        .map_err(|error| wrong(cert.path(), error))?;
+    config.ignore_client_order = suites.server_order;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -52,14 +53,20 @@ impl Secured {
 
     /// `more` are further lines of `tls_server_config`.
     fn with(more: &str) -> Self {
+        Self::of(|_| format!("  cert_file: server.crt\n  key_file: server.key\n{more}"))
+    }
+
+    /// `section` makes the lines of `tls_server_config`, with the certificates in the folder.
+    fn of(section: impl Fn(&Path) -> String) -> Self {
         let workers = Workers::start();
         let folder = workers.folder.path();
         certificates(folder, "authority", "server");
         certificates(folder, "stranger", "other");
         let hash = bcrypt::hash("secret", 4).expect("hashed");
+        let section = section(folder);
         let config = format!(
-            "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n{more}http_server_config:\n  headers:\n    \
-             X-Frame-Options: deny\nbasic_auth_users:\n  ann: {hash}\n"
+            "tls_server_config:\n{section}http_server_config:\n  headers:\n    X-Frame-Options: deny\n\
+             basic_auth_users:\n  ann: {hash}\n"
         );
         let config_file = secret(folder, "web.yml", &config);
         secret(folder, "password", "secret\n");
@@ -293,4 +300,158 @@ fn a_renewed_certificate_needs_no_restart() {
     std::thread::sleep(Duration::from_secs(6));
     assert!(with("stranger.crt"));
     assert!(with("stranger.crt"));
+}
+
+/// Whether curl gets an answer with these options.
+fn answers(secured: &Secured, options: &str) -> bool {
+    let options: Vec<&str> = options.split(' ').filter(|word| !word.is_empty()).collect();
+    let with = [&["--cacert", "authority.crt"][..], &options].concat();
+    let seen = secured.curl(secured.ports[0].address, "/-/healthy", &with);
+    seen.status.success()
+}
+
+#[test]
+fn a_client_needs_one_of_the_allowed_names() {
+    let allowed = [
+        "prometheus.example",
+        "10.0.0.7",
+        "ops@example.org",
+        "spiffe://a/b",
+        "2001:db8::1",
+    ];
+    let verified = Secured::with(&format!(
+        "  client_ca_file: authority.crt\n  client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: {allowed:?}\n"
+    ));
+    let folder = verified.workers.folder.path();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    for (name, san, expected) in [
+        ("dns", "DNS:else.example,DNS:prometheus.example", true),
+        ("address", "IP:10.0.0.7", true),
+        ("sixth", "IP:2001:db8::1", true),
+        ("mail", "email:ops@example.org", true),
+        ("uri", "URI:spiffe://a/b", true),
+        // Exactly these, and only as alternative names.
+        ("below", "DNS:a.prometheus.example", false),
+        ("prometheus.example", "DNS:else.example", false),
+        ("none", "", false),
+    ] {
+        let extensions = match san {
+            "" => "basicConstraints=CA:FALSE\n".to_owned(),
+            san => format!("basicConstraints=critical,CA:FALSE\nsubjectAltName=critical,{san}\n"),
+        };
+        std::fs::write(folder.join("names"), extensions).expect("written");
+        for arguments in [
+            format!("req {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"),
+            format!(
+                "x509 -req -in {name}.csr -CA authority.crt -CAkey authority.key -CAcreateserial -out {name}.crt -days 30 -extfile names"
+            ),
+        ] {
+            openssl(folder, &arguments);
+        }
+        let with = format!("--cert {name}.crt --key {name}.key");
+        for version in ["--tls-max 1.2", ""] {
+            let seen = answers(&verified, &format!("{with} {version}"));
+            assert_eq!(seen, expected, "{name} {version}");
+        }
+    }
+    assert!(!answers(&verified, ""), "no certificate");
+    // Another authority: the name alone does not help.
+    std::fs::write(
+        folder.join("names"),
+        "subjectAltName=DNS:prometheus.example\n",
+    )
+    .expect("written");
+    openssl(
+        folder,
+        "x509 -req -in dns.csr -CA stranger.crt -CAkey stranger.key -CAcreateserial -out strange.crt -days 30 -extfile names",
+    );
+    assert!(!answers(&verified, "--cert strange.crt --key dns.key"));
+}
+
+#[test]
+fn a_client_may_have_to_send_any_certificate() {
+    let any = Secured::with("  client_auth_type: RequireAnyClientCert\n");
+    assert!(answers(&any, "--cert other.crt --key other.key"));
+    assert!(answers(
+        &any,
+        "--cert other.crt --key other.key --tls-max 1.2"
+    ));
+    assert!(!answers(&any, ""));
+    let asked = Secured::with("  client_auth_type: RequestClientCert\n");
+    assert!(answers(&asked, "--cert other.crt --key other.key") && answers(&asked, ""));
+}
+
+#[test]
+fn the_suites_curves_and_versions_of_the_configuration_are_those_that_are_offered() {
+    let secured = Secured::with(
+        "  cipher_suites:\n    - TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA\n    - TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256\n    - TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256\n  \
+         curve_preferences: [CurveP521, CurveP384]\n",
+    );
+    let old = "--tls-max 1.2 --ciphers";
+    assert!(answers(&secured, ""), "TLS 1.3 has its own suites");
+    assert!(answers(
+        &secured,
+        &format!("{old} ECDHE-ECDSA-AES128-GCM-SHA256")
+    ));
+    assert!(answers(
+        &secured,
+        &format!("{old} ECDHE-ECDSA-CHACHA20-POLY1305")
+    ));
+    assert!(!answers(
+        &secured,
+        &format!("{old} ECDHE-ECDSA-AES256-GCM-SHA384")
+    ));
+    assert!(!answers(&secured, &format!("{old} ECDHE-ECDSA-AES128-SHA")));
+    assert!(answers(&secured, "--curves P-384") && !answers(&secured, "--curves P-256"));
+    // Only suites of TLS 1.3 leave that version.
+    let newest = Secured::with("  cipher_suites: [TLS_AES_128_GCM_SHA256]\n");
+    assert!(answers(&newest, "") && !answers(&newest, "--tls-max 1.2"));
+    // The order is the server's, or the client's.
+    for (prefer, first) in [("true", "AES256"), ("false", "AES128")] {
+        let secured = Secured::with(&format!(
+            "  max_version: TLS12\n  prefer_server_cipher_suites: {prefer}\n  cipher_suites:\n    - TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384\n    - TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256\n"
+        ));
+        let both = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384";
+        let options = ["--cacert", "authority.crt", "--verbose", "--ciphers", both];
+        let seen = secured.curl(secured.ports[0].address, "/-/healthy", &options);
+        let said = text(&seen.stderr);
+        let line = said
+            .lines()
+            .find(|line| line.contains("SSL connection using"));
+        assert!(
+            line.is_some_and(|line| line.contains(first)),
+            "{prefer}: {said}"
+        );
+    }
+}
+
+#[test]
+fn certificates_in_the_configuration_itself_are_served() {
+    let secured = Secured::of(|folder| {
+        let indented = |name: &str| {
+            let text = std::fs::read_to_string(folder.join(name)).expect("a file");
+            text.lines()
+                .map(|line| format!("    {line}\n"))
+                .collect::<String>()
+        };
+        format!(
+            "  cert: |\n{}  key: |\n{}  client_ca: |\n{}  client_auth_type: VerifyClientCertIfGiven\n",
+            indented("server.crt"),
+            indented("server.key"),
+            indented("authority.crt")
+        )
+    });
+    assert!(answers(&secured, ""));
+    assert!(answers(&secured, "--cert server.crt --key server.key"));
+    assert!(!answers(&secured, "--cert other.crt --key other.key"));
+    // The file has a key now: the daemon refuses it where every local user may read it.
+    let folder = secured.workers.folder.path();
+    let file = folder.join("web.yml");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).expect("set");
+    let error = smtt_web::Guard::load(smtt_web::Files {
+        config: Some(&file),
+        ..smtt_web::Files::default()
+    });
+    let error = error.expect_err("refused").to_string();
+    assert!(error.contains("open to every local user"), "{error}");
 }
