@@ -453,3 +453,94 @@ fn tasks_on_threads_that_are_not_traced_have_a_verdict() -> Result<()> {
     ensure!(named == 1, "{log}");
     Ok(())
 }
+
+/// Fields that a kernel's type information lacks in the next test, and the columns that rest on them alone.
+const HIDDEN: [(&str, &str); 2] = [("run_delay", "cpu_wait_ns"), ("rchar", "call_read_bytes")];
+
+/// This kernel's type information with other names for the hidden fields.
+fn types_without_fields() -> Result<Vec<u8>> {
+    let mut types = fs::read("/sys/kernel/btf/vmlinux")?;
+    for (field, _) in HIDDEN {
+        let name = format!("\0{field}\0").into_bytes();
+        let mut found = 0;
+        while let Some(at) = types.windows(name.len()).position(|part| part == name) {
+            types[at + 1] = b'X';
+            found += 1;
+        }
+        ensure!(found > 0, "this kernel has no field {field}");
+    }
+    Ok(types)
+}
+
+#[test]
+fn a_kernel_without_a_field_leaves_its_column_out_and_nothing_else() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let Ok(types) = types_without_fields() else {
+        return skip("btf", "the kernel has no type information");
+    };
+    let file = folder.path().join("vmlinux");
+    fs::write(&file, types)?;
+    // Only this daemon sees the other file.
+    let enter = "mount --bind \"$0\" /sys/kernel/btf/vmlinux && exec \"$@\"";
+    let file = file.display().to_string();
+    let launcher = ["unshare", "--mount", "sh", "-c", enter, &file];
+    let options = Options {
+        launcher: launcher.map(str::to_owned).into(),
+        ..Options::default()
+    };
+    let Some(daemon) = daemon_alone(&options)? else {
+        return Ok(());
+    };
+    let log = fs::read_to_string(daemon.log())?;
+    for (field, _) in HIDDEN {
+        ensure!(
+            log.contains(&format!("of this kernel has no field {field}")),
+            "{field} is not named: {log}"
+        );
+    }
+    let options = ["threads=2", "tasks=40", "us=20000", "spin_us=5000"];
+    let mut workload = Workload::start("short_tasks", &options)?;
+    let done = workload.run()?;
+    let own = row(&daemon, workload.pid())?;
+    let application = own["application_id"].as_str().context("no application")?;
+    let start = Instant::now();
+    let tasks = loop {
+        let tasks = daemon.rows(&["tasks", "--app", application])?;
+        if tasks.len() == 40 && tasks.iter().all(|task| task["used_until"] == "task_end") {
+            break tasks;
+        }
+        ensure!(start.elapsed() < VERDICT_LIMIT, "{tasks:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let truth = done["tasks"].as_array().context("no tasks")?;
+    for task in &tasks {
+        for (_, column) in HIDDEN {
+            ensure!(task[column].is_null(), "{column}: {task}");
+        }
+        for column in [
+            "context_switches",
+            "thread_minor_faults",
+            "thread_major_faults",
+            "call_written_bytes",
+            "disk_read_bytes",
+            "disk_written_bytes",
+            "used_duration_ns",
+        ] {
+            ensure!(task[column].is_u64(), "{column}: {task}");
+        }
+        // The thread's own clock, read inside and outside of the task.
+        let truth = truth.iter().find(|own| own[0] == task["task_attempt_id"]);
+        let truth = numbers(truth.context("an unknown task")?)?;
+        let cpu = task["cpu_ns"].as_u64().context("no CPU time")?;
+        ensure!(truth[1] <= cpu && cpu <= truth[2], "{truth:?}: {task}");
+    }
+    // Page faults need none of the two.
+    ensure!(own["page_faults"].as_u64() > Some(0), "{own}");
+    let status = daemon.json(&["status"])?;
+    let probes = status["probes"].as_array().context("no probes")?;
+    ensure!(
+        probes.iter().all(|probe| probe["verdict"] != "broken"),
+        "{status}"
+    );
+    workload.end()
+}

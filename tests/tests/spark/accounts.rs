@@ -338,3 +338,79 @@ fn speculative_attempts_say_what_they_used() -> Result<()> {
     drop(daemon);
     lab.passed()
 }
+
+/// Bytes that each task of `Uncounted` allocates, in MiB, and its CPU time.
+const UNCOUNTED_MIB: u64 = 64;
+const UNCOUNTED_MS: u64 = 500;
+
+#[test]
+fn a_jvm_that_does_not_count_allocations_has_all_other_accounts() -> Result<()> {
+    let lab = SparkLab::new("4.0.5")?;
+    let daemon = lab.daemon()?;
+    let arguments = [UNCOUNTED_MIB.to_string(), UNCOUNTED_MS.to_string()];
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let one = "local-cluster[1,2,1024]";
+    let application =
+        Application::java(&lab.paths, one, "Uncounted", &arguments)?.with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.open("begin")?;
+    run.reach("end")?;
+    let rows = wait_for("all tasks have their accounts", LIMIT, || {
+        let rows = run.rows(&daemon, &["tasks"])?;
+        let done = rows.iter().all(|row| row["used_until"] == "task_end");
+        Ok((done && rows.len() == 6).then_some(rows))
+    })?;
+    let spark = spark_tasks(&run.submitted)?;
+    let application = run.submitted.application_id()?;
+    for row in &rows {
+        let id = number(row, "task_attempt_id")?;
+        let counted = number(row, "stage_id")? == 0;
+        let heap = row["heap_allocated_bytes"].as_u64();
+        ensure!(
+            if counted {
+                heap >= Some(UNCOUNTED_MIB << 20)
+            } else {
+                heap.is_none()
+            },
+            "{row}"
+        );
+        // Spark's own count of the CPU time.
+        let theirs = spark.iter().find(|task| task["taskId"] == id);
+        let theirs = &theirs.context("Spark lacks the task")?["taskMetrics"];
+        let cpu = number(theirs, "executorCpuTime")?;
+        ensure!(
+            cpu >= UNCOUNTED_MS * 1_000_000 && number(row, "cpu_ns")? >= cpu,
+            "{cpu} ns by Spark: {row}"
+        );
+        ensure!(row["used_is_partial"].is_null(), "{row}");
+        for figure in [
+            "cpu_wait_ns",
+            "context_switches",
+            "collection_ns",
+            "thread_minor_faults",
+            "call_read_bytes",
+            "used_duration_ns",
+        ] {
+            number(row, figure)?;
+        }
+        let task = daemon.rows(&["task", &id.to_string(), "--app", &application])?;
+        let series = &task[0]["splits"]["series"];
+        ensure!(
+            series["heap_allocated_bytes"].is_null() != counted && series["cpu_ns"].is_object(),
+            "{task:?}"
+        );
+    }
+    for stage in run.rows(&daemon, &["stages"])? {
+        let counted = number(&stage, "stage_id")? == 0;
+        ensure!(
+            stage["heap_allocated_bytes"].is_null() != counted && number(&stage, "cpu_ns")? > 0,
+            "{stage}"
+        );
+    }
+    // For people, the column is empty and the others are not.
+    let shown = daemon.ask(&["tasks", "--app", &application])?;
+    println!("{shown}");
+    assert_eq!(run.finish(&["end"])?, "RESULT uncounted 0");
+    drop(daemon);
+    lab.passed()
+}
