@@ -176,3 +176,41 @@ impl Deref for CpuCgroup {
         &self.0
     }
 }
+
+/// A cgroup with a limit of processes and threads.
+#[derive(Debug)]
+pub struct ThreadCgroup(Cgroup);
+
+impl ThreadCgroup {
+    /// Makes a cgroup with this limit; `None` where this machine has no controller of processes that the test may use.
+    ///
+    /// # Errors
+    /// When the cgroup cannot be set up.
+    pub fn make(name: &str, limit: u32) -> Result<Option<Self>> {
+        let Some(group) = Cgroup::make(name, "pids", "tasks") else {
+            return Ok(None);
+        };
+        group.write("pids.max", &limit.to_string())?;
+        Ok(Some(Self(group)))
+    }
+
+    /// How often the kernel has refused a thread or process here, by its own count.
+    ///
+    /// # Errors
+    /// When the count cannot be read.
+    pub fn refusals(&self) -> Result<u64> {
+        let text = fs::read_to_string(self.folder.join("pids.events"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("max "));
+        line.context("pids.events has no max")?
+            .parse()
+            .context("a count")
+    }
+}
+
+impl Deref for ThreadCgroup {
+    type Target = Cgroup;
+
+    fn deref(&self) -> &Cgroup {
+        &self.0
+    }
+}

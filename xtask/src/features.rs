@@ -52,6 +52,10 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("cpu_cgroup", "a CPU controller of cgroups, version 1 or 2"),
     (
+        "pids_cgroup",
+        "a controller of processes and threads of cgroups, version 1 or 2",
+    ),
+    (
         "cheap_huge_pages",
         "memory that costs less to touch on huge pages than on small ones",
     ),

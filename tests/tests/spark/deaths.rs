@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use smtt_tests::cgroup::MemoryCgroup;
+use smtt_tests::cgroup::{MemoryCgroup, ThreadCgroup};
 use smtt_tests::json::number;
 use smtt_tests::lab::{LabDaemon, Run, SparkLab};
 use smtt_tests::skip::skip;
@@ -18,6 +18,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 const VERSION: &str = "4.0.5";
 /// Memory of a JVM with a small heap and of a Python worker that has grown beyond it.
 const WORKER_LIMIT: u64 = 1200 << 20;
+/// Threads of an executor: several times those that it has without work.
+const THREAD_LIMIT: u32 = 400;
 
 /// Repeats a test: `SMTT_DEATHS` is how many times; `cargo xtask test deaths` makes ten of each.
 fn times(work: impl Fn() -> Result<()>) -> Result<()> {
@@ -195,6 +197,45 @@ fn full_metaspace_is_no_full_heap() -> Result<()> {
 }
 
 #[test]
+fn a_thread_that_the_kernel_refuses_is_no_full_heap() -> Result<()> {
+    times(|| {
+        let lab = SparkLab::new(VERSION)?;
+        let daemon = lab.daemon()?;
+        let Some(group) = ThreadCgroup::make("threads", THREAD_LIMIT)? else {
+            return skip(
+                "pids_cgroup",
+                "no cgroup with a limit of threads can be made",
+            );
+        };
+        let mut run = lab.run(application(&lab, "threads", &[])?)?;
+        run.reach("begin")?;
+        group.add(executor(&daemon, &run)?)?;
+        ensure!(group.refusals()? == 0, "the limit is too low");
+        run.open("begin")?;
+        run.reach("end")?;
+        let page = page(&daemon, &run, "threads_exhausted")?;
+        // The kernel's own count, and the exit code that Spark's worker saw.
+        ensure!(group.refusals()? > 0, "the kernel refused no thread");
+        spark_says(&run, &[52])?;
+        let sentence = text(&page, "sentence");
+        ensure!(
+            sentence.contains("ran out of threads on the thread of task 1"),
+            "{sentence}"
+        );
+        ensure!(
+            page["advice"][0]
+                .as_str()
+                .is_some_and(|text| text.contains("thread")),
+            "{}",
+            page["advice"]
+        );
+        run.finish(&["end"])?;
+        drop(daemon);
+        lab.passed()
+    })
+}
+
+#[test]
 fn an_exit_code_is_no_more_than_that() -> Result<()> {
     own_end("exit", &[], "exited", &[7], |page| {
         ensure!(text(page, "sentence").contains("exit code 7"));
@@ -357,6 +398,17 @@ fn a_python_worker_that_the_oom_killer_ended_is_named() -> Result<()> {
             "{}",
             page["cgroup"]
         );
+        // The metric is what the kernel's file has, of all processes of the group.
+        wait_for("the peak of the cgroup is a metric", LIMIT, || {
+            let peak = group.peak_bytes()?;
+            let metrics = daemon.metrics()?;
+            let own = metrics.lines().find(|line| {
+                line.starts_with("smtt_executor_cgroup_peak_bytes{")
+                    && line.contains("executor_id=\"0\"")
+            });
+            let shown = own.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+            Ok((shown == Some(peak as f64)).then_some(()))
+        })?;
         // The JVM lives, and nothing else has died.
         ensure!(executor(&daemon, &run)? == pid);
         ensure!(deaths(&daemon, &run.submitted.application_id()?, 1)?.len() == 1);
