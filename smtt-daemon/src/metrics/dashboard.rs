@@ -3,9 +3,9 @@
 use serde_json::{Value as Json, json};
 
 use super::table::{
-    EVENTS_LOST, EXECUTOR_CGROUP, EXECUTOR_DEATHS, EXECUTOR_LIMIT, EXECUTOR_RESIDENT, FINDING,
-    FINDING_SAVING, HISTORY_LOST, Kind, METRICS, Metric, RDD_FAULTS, RDD_TIMED, RDD_TIMED_SECONDS,
-    REPORTS_LOST,
+    EVENTS_LOST, EXECUTOR_CGROUP, EXECUTOR_CGROUP_PEAK, EXECUTOR_DEATHS, EXECUTOR_LIMIT,
+    EXECUTOR_RESIDENT, FINDING, FINDING_SAVING, HISTORY_LOST, Kind, METRICS, Metric, RDD_FAULTS,
+    RDD_TIMED, RDD_TIMED_SECONDS, REPORTS_LOST,
 };
 
 /// Rows of the dashboard: title, and beginnings of the names of its metrics.
@@ -126,6 +126,11 @@ fn memory_and_limits(id: usize, at: usize, y: usize) -> Json {
             "C",
             beside(&limits, &of(EXECUTOR_LIMIT)),
             "{{instance}} {{executor_id}} {{limit}}",
+        ),
+        (
+            "D",
+            beside(EXECUTOR, &of(EXECUTOR_CGROUP_PEAK)),
+            "{{instance}} {{executor_id}} peak of the control group",
         ),
     ];
     let targets = targets.map(|(name, expression, legend)| {

@@ -12,6 +12,8 @@ pub(super) struct MemoryFigures {
     resident_bytes: Option<u64>,
     /// Of its control group: all memory, and page cache.
     group_bytes: Option<(u64, u64)>,
+    /// The most that its control group has had; `None` where the kernel does not keep it.
+    group_peak_bytes: Option<u64>,
 }
 
 impl MemoryFigures {
@@ -27,6 +29,7 @@ impl MemoryFigures {
                 let cache = group.file_bytes.saturating_sub(group.shared_bytes);
                 (group.current_bytes, cache)
             }),
+            group_peak_bytes: group.and_then(|group| group.peak_bytes),
         }
     }
 
@@ -42,6 +45,7 @@ impl MemoryFigures {
             families.count(table::EXECUTOR_CGROUP, &labels, all);
             families.count(table::EXECUTOR_CGROUP_CACHE, &labels, cache);
         }
+        families.maybe(table::EXECUTOR_CGROUP_PEAK, &labels, self.group_peak_bytes);
         // Collections are no bytes.
         let in_bytes = PeakMetric::ALL
             .iter()
@@ -111,10 +115,10 @@ mod tests {
         };
         let kernel = KernelMemory {
             process,
-            cgroup: Some(group),
+            cgroup: Some(group.clone()),
             ..KernelMemory::default()
         };
-        shared.state().set_memory(1, kernel, 9);
+        shared.state().set_memory(1, kernel.clone(), 9);
         let text = scrape(&shared, "");
         assert!(text.contains("metric=\"JVMHeapMemory\"} 7"), "{text}");
         assert!(
@@ -126,9 +130,24 @@ mod tests {
             .lines()
             .find(|line| line.starts_with("smtt_executor_resident_bytes{"));
         assert!(resident.is_some_and(|line| line.ends_with(" 5")), "{text}");
+        assert!(
+            !text.contains("smtt_executor_cgroup_peak_bytes{"),
+            "the kernel has none: {text}"
+        );
+        let group = CgroupMemory {
+            peak_bytes: Some(95),
+            ..group
+        };
+        let kernel = KernelMemory {
+            cgroup: Some(group),
+            ..kernel
+        };
+        shared.state().set_memory(1, kernel, 10);
+        let text = scrape(&shared, "");
         for (metric, expected) in [
             ("smtt_executor_cgroup_bytes", "90"),
             ("smtt_executor_cgroup_page_cache_bytes", "20"),
+            ("smtt_executor_cgroup_peak_bytes", "95"),
         ] {
             let labels = r#"{application_id="app-1",user="1000",executor_id="0"}"#;
             let line = format!("{metric}{labels} {expected}");

@@ -101,6 +101,8 @@ metrics! {
         "Memory of the executor's control group with everything in it: the JVM, its Python workers, other processes of the group, page cache, and the kernel's own for them (memory.current)", "the executor is dead, its memory was not read yet, it is in the root group, or its group cannot be named (a daemon in a pod, with cgroup v2)";
     EXECUTOR_CGROUP_CACHE "smtt_executor_cgroup_page_cache_bytes" Gauge EXECUTOR_LABELS,
         "Page cache of that group without shared memory (a part of smtt_executor_cgroup_bytes). The kernel drops it before it kills a process", "as smtt_executor_cgroup_bytes";
+    EXECUTOR_CGROUP_PEAK "smtt_executor_cgroup_peak_bytes" Gauge EXECUTOR_LABELS,
+        "The most memory that the group of smtt_executor_cgroup_bytes has had, page cache included, since it was made (memory.peak)", "as smtt_executor_cgroup_bytes, or the kernel does not keep it (cgroup v2 before Linux 5.19)";
     FINDING "smtt_finding" Gauge &["rule", "severity", "application_id", "application_name", "user", "rdd"],
         "Findings of smtt-ctl advise with these labels (docs/ADVICE.md) that can still be acted on; rdd is empty where the finding is about no single RDD", "nothing was found, no executor of the application lives on this worker any more, or the unread blocks (never_read) are gone";
     FINDING_SAVING "smtt_finding_saving_seconds" Gauge &["rule", "severity", "application_id", "application_name", "user", "rdd", "end"],

@@ -199,6 +199,7 @@ fn troubles(shared: &Shared) {
             version: 2,
             current_bytes: 97 << 20,
             limit_bytes: Some(100 << 20),
+            peak_bytes: Some(98 << 20),
             ..CgroupMemory::default()
         }),
         ..KernelMemory::default()
