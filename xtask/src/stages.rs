@@ -31,7 +31,7 @@ use screen::{Place, Screen};
 use table::{Lane, Stage};
 
 pub use output::NOT_RUN_LINE;
-pub use table::names;
+pub use table::{names, names_by_name_only};
 
 /// Number of the slowest tests in the list at the end.
 const SLOWEST: usize = 10;

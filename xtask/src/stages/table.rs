@@ -323,6 +323,13 @@ pub fn names() -> Vec<&'static str> {
     STAGES.iter().map(|stage| stage.name).collect()
 }
 
+/// Names of the stages that run by their name only.
+#[must_use]
+pub fn names_by_name_only() -> Vec<&'static str> {
+    let by_name = STAGES.iter().filter(|stage| stage.lane == Lane::ByName);
+    by_name.map(|stage| stage.name).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -333,10 +340,8 @@ mod tests {
 
     #[test]
     fn long_stages_need_their_name() {
-        let by_name = STAGES.iter().filter(|stage| stage.lane == Lane::ByName);
-        let by_name: Vec<&str> = by_name.map(|stage| stage.name).collect();
         assert_eq!(
-            by_name,
+            names_by_name_only(),
             [
                 "arm64", "systemd", "starts", "kills", "remedies", "deaths", "soak"
             ]
