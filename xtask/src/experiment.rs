@@ -8,6 +8,7 @@ mod paper;
 mod rank;
 mod report;
 pub mod run;
+mod splits;
 
 use std::fs;
 use std::path::Path;
@@ -187,10 +188,11 @@ fn on(
 
 fn line(outcome: &Outcome) -> String {
     format!(
-        "  {:20} {:6.1} s  RDDs hold {:5.2} % of the heap; {}",
+        "  {:20} {:6.1} s  RDDs hold {:5.2} % of the heap; the parts of {} tasks add up; {}",
         outcome.workload,
         outcome.seconds,
         100.0 * outcome.rdd_share_of_heap(),
+        outcome.split_tasks,
         outcome.result
     )
 }

@@ -49,6 +49,10 @@ fn a_workload_of_each_library_runs_and_its_memory_is_what_spark_says() -> Result
             outcome.agreed_rdds,
             outcome.agreed_bytes
         );
+        ensure!(
+            outcome.split_tasks > 0,
+            "{workload}: no task has parts that add up"
+        );
         let faults = outcome.faults[0].context("page faults are counted here")?;
         let of_rdds = outcome
             .faults_of_rdds

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::CORES;
+use super::{CORES, splits};
 use crate::daemon::Daemon;
 use crate::json::number;
 use crate::paths::Paths;
@@ -99,6 +99,8 @@ pub struct Outcome {
     pub walk_read_estimated: Option<f64>,
     /// The RDDs with the most faults.
     pub top: Vec<RddFigures>,
+    /// Tasks: all that Spark counts, each with parts that add up to its totals.
+    pub split_tasks: u64,
 }
 
 impl Outcome {
@@ -124,7 +126,7 @@ impl Outcome {
 /// Runs a workload, traced.
 ///
 /// # Errors
-/// When the run fails, takes too long, or its storage memory differs from Spark's.
+/// When the run fails, takes too long, its storage memory differs from Spark's, or the parts of a task do not add up.
 pub fn run(paths: &Paths, spark: &Spark, daemon: &Daemon, job: &Job) -> Result<Outcome> {
     let gates = job.folder.join(format!("gates-{}", job.workload));
     fs::create_dir_all(&gates)?;
@@ -169,6 +171,7 @@ pub fn run(paths: &Paths, spark: &Spark, daemon: &Daemon, job: &Job) -> Result<O
     outcome.agreed_bytes = storage.values().sum();
     sample(daemon, &id, &mut outcome)?;
     finish(daemon, &id, job.workers, &mut outcome)?;
+    outcome.split_tasks = splits::check(daemon, &submitted, &id)?;
     fs::write(gates.join("end.go"), "")?;
     let result = submitted.result(LIMIT)?;
     outcome.result = result
