@@ -120,6 +120,8 @@ coded! {
         SIGNAL_SENT = 41 "signal_sent",
         /// The kernel's OOM killer chose a process of an executor.
         OOM_KILLED = 42 "oom_killed",
+        /// What a Python worker used while it served a task, by the kernel's accounts of its threads.
+        WORKER_USED = 43 "worker_used",
     }
 }
 

@@ -56,6 +56,17 @@ pub struct Settings {
     pub page_bytes: u32,
     /// Offset of `address` in the kernel's `vm_fault`; 0 when not found.
     pub vm_fault_address_offset: u32,
+    /// Offset of `group_leader` in the kernel's `task_struct`; 0 when not found.
+    pub task_leader_offset: u32,
+    /// Offset of `thread_node` in the kernel's `task_struct`.
+    pub task_thread_node_offset: u32,
+    /// Offset of `thread_head` in the kernel's `signal_struct`; 0 when not found (Python workers have no accounts then).
+    pub signal_threads_offset: u32,
+    /// Offset of `stats_lock` in the kernel's `signal_struct`, whose first word counts the changes of what ended threads
+    /// had.
+    pub signal_stats_lock_offset: u32,
+    /// Offset in the kernel's `signal_struct` of the sum of each account over ended threads; 0 where there is none.
+    pub signal_account_offsets: [u32; crate::event::used::KERNEL_ACCOUNTS],
 }
 
 /// Value of the process table (key: process id in the initial pid namespace).
@@ -78,8 +89,12 @@ pub struct Process {
     pub not_served: u64,
     /// As [`Thread::fault_began`], of the child's thread that began a fault last.
     pub fault_began: u64,
+    /// Address of the `task_struct` of a child's first thread, with [`ADOPTED`]; zero where it is not known.
+    pub leader: u64,
 }
 
+/// Bit of [`Process::leader`]: the daemon found the child, so that a service of it may have begun before.
+pub const ADOPTED: u64 = 1;
 /// Bit of [`Process::context_changes`]: the context is being changed. Only one writer sets it.
 pub const CHANGING: u64 = 1;
 /// Bit of [`Process::context_changes`]: a second writer gave up. The context then means no task, until the next change.
@@ -264,8 +279,8 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 136);
-    assert!(size_of::<Process>() == 64);
+    assert!(size_of::<Settings>() == 196);
+    assert!(size_of::<Process>() == 72);
     assert!(size_of::<Thread>() == 216);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);

@@ -215,8 +215,17 @@ fn helper_line(helper: &HelperRow) -> String {
         1 => helper.name.clone(),
         threads => format!("{} x{threads}", helper.name),
     };
+    let pids: Vec<String> = helper.pids.iter().map(u32::to_string).collect();
+    let pids = match pids.is_empty() {
+        true => String::new(),
+        false => format!(", pid {}", pids.join(" ")),
+    };
+    let partial = match helper.partial_threads {
+        0 => "",
+        _ => ", partial",
+    };
     format!(
-        "{name:HEADING$}  CPU {}, wait {}, heap allocated {}, page faults {}",
+        "{name:HEADING$}  CPU {}, wait {}, heap allocated {}, page faults {}{pids}{partial}",
         text(used.cpu_ns, Form::Duration),
         text(used.cpu_wait_ns, Form::Duration),
         text(used.heap_allocated_bytes, Form::Bytes),

@@ -30,7 +30,7 @@ use anyhow::{Context as _, ensure};
 use aya::maps::{HashMap, Map, MapData, PerCpuHashMap, RingBuf};
 use aya::{Ebpf, EbpfLoader};
 use smtt_common::counter::ExecutorCounters;
-use smtt_common::event::used::TaskBegin;
+use smtt_common::event::used::{TaskBegin, WorkerBegin};
 use smtt_common::settings::{Budget, Process, ROLE_EXECUTOR, TableOperation, Thread, User};
 use smtt_config::{FaultHook, ProbeSettings};
 use smtt_machine::page_walks::{NotMeasured, Wanted};
@@ -161,6 +161,7 @@ impl Probes {
             .map_max_entries("PROCESSES", wanted.processes)
             .map_max_entries("THREADS", wanted.threads)
             .map_max_entries("TASKS", wanted.threads)
+            .map_max_entries("WORKERS", wanted.processes)
             .load(&object)
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF and CAP_PERFMON (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;
@@ -322,6 +323,14 @@ impl Probes {
     /// When the table cannot be read.
     pub fn task_rows(&self) -> anyhow::Result<usize> {
         Ok(self.rows_of::<TaskBegin>("TASKS", |_| true)?.len())
+    }
+
+    /// Rows in the table of Python workers.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn worker_rows(&self) -> anyhow::Result<usize> {
+        Ok(self.rows_of::<WorkerBegin>("WORKERS", |_| true)?.len())
     }
 
     /// Process ids and keys of the living executors.

@@ -157,7 +157,7 @@ fn accounts(used: *mut TaskUsed) -> *mut u64 {
 }
 
 /// A bit for each account that the kernel keeps.
-const ALL: u32 = (1 << KERNEL_ACCOUNTS) - 1;
+pub const ALL: u32 = (1 << KERNEL_ACCOUNTS) - 1;
 
 /// Reads the running thread's accounts to `place`, zero where there is none; returns a bit for each that there is. The
 /// first reading of the task is at `since_ns`.
@@ -192,7 +192,7 @@ fn read(place: *mut u64, since_ns: u64) -> u32 {
 
 /// Copies a word of the kernel; 1 where there is none, and zero in its place.
 #[inline(always)]
-fn copy(place: *mut u64, base: u64, offset: u32) -> u32 {
+pub fn copy(place: *mut u64, base: u64, offset: u32) -> u32 {
     let address = (base + u64::from(offset)) as *const c_void;
     // SAFETY: the helper checks the address.
     let error = unsafe { bpf_probe_read_kernel(place.cast(), size_of::<u64>() as u32, address) };

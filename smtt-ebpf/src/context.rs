@@ -9,7 +9,10 @@ use smtt_common::{
     settings::{CHANGING, CONTESTED, Process, ROLE_EXECUTOR},
 };
 
-use crate::maps::{PROCESSES, THREADS, fetch_add};
+use crate::{
+    maps::{PROCESSES, THREADS, fetch_add},
+    workers,
+};
 
 /// The work that the hardware event interrupted.
 pub struct Running {
@@ -31,6 +34,7 @@ pub fn running() -> Option<Running> {
     let process = unsafe { PROCESSES.get((id >> 32) as u32) }?;
     let executor = process.executor;
     if process.role != ROLE_EXECUTOR {
+        workers::know(process);
         let head = worker_head(process);
         return Some(with_head(executor, &head, Unattributed::CHILD));
     }

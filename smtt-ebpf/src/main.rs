@@ -7,6 +7,7 @@
 //! | [`tables`] | the only writer of the tables of executors, processes and threads |
 //! | [`pending`] | faults on their way from a thread's row to their context's row |
 //! | [`accounts`] | the only writer of the table of running tasks: what a task used |
+//! | [`workers`] | the only writer of the table of Python workers: what each used for the task that it served |
 //! | [`touched`] | pages that a thread touched first |
 //! | [`shares`] | limits per executor and per user: rows of the tables, bytes of the ring |
 //! | [`emit`] | the only writer to the ring |
@@ -34,6 +35,7 @@ mod pending;
 mod shares;
 mod tables;
 mod touched;
+mod workers;
 
 /// The kernel offers the helpers used here to GPL-compatible programs only.
 #[unsafe(link_section = "license")]

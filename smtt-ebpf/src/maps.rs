@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use smtt_common::{
     counter::{COUNTERS as COUNTER_COUNT, ContextCounters, ContextKey, Counter, ExecutorCounters},
-    event::used::{ACCOUNTS, KERNEL_ACCOUNTS, TaskBegin},
+    event::used::{ACCOUNTS, KERNEL_ACCOUNTS, TaskBegin, WorkerBegin},
     page_walk::WalkCounters,
     settings::{
         Buckets, Budget, Group, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User,
@@ -38,6 +38,11 @@ pub static NEW_THREAD: PerCpuArray<Thread> = PerCpuArray::with_max_entries(1, 0)
 /// one, so the limits of that table hold here too.
 #[map]
 pub static TASKS: HashMap<u32, TaskBegin> = HashMap::with_max_entries(16_384, 0);
+
+/// Process id -> accounts of a Python worker since it began to serve its task. Only a child with a row in [`PROCESSES`] has
+/// one, so the limits of that table hold here too.
+#[map]
+pub static WORKERS: HashMap<u32, WorkerBegin> = HashMap::with_max_entries(4096, 0);
 
 /// Context -> its faults. One row per live task, RDD and activity; the daemon removes quiet rows.
 #[map]
@@ -172,6 +177,11 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     signal_maxrss_offset: 0,
     page_bytes: 0,
     vm_fault_address_offset: 0,
+    task_leader_offset: 0,
+    task_thread_node_offset: 0,
+    signal_threads_offset: 0,
+    signal_stats_lock_offset: 0,
+    signal_account_offsets: [0; KERNEL_ACCOUNTS],
 });
 
 /// New rows start from these: constants in memory, because a row of 360 bytes does not fit well on a stack of 512.
@@ -189,6 +199,17 @@ pub static NO_TASK: TaskBegin = TaskBegin {
     executor: 0,
     task_attempt_id: 0,
     accounts: [0; ACCOUNTS],
+    time_ns: 0,
+    present: 0,
+    flags: 0,
+};
+/// See [`NO_CONTEXT_COUNTERS`].
+pub static NO_WORKER: WorkerBegin = WorkerBegin {
+    executor: 0,
+    task_attempt_id: 0,
+    before: [0; KERNEL_ACCOUNTS],
+    after: [0; KERNEL_ACCOUNTS],
+    ended_threads_ns: [0; 2],
     time_ns: 0,
     present: 0,
     flags: 0,
@@ -246,6 +267,14 @@ pub(crate) use setting;
 #[inline(always)]
 pub fn account_offset(account: usize) -> u32 {
     settings_word(core::mem::offset_of!(Settings, account_offsets) + size_of::<u32>() * account)
+}
+
+/// Offset in the kernel's `signal_struct` of the sum of an account over ended threads, zero where the kernel has none.
+#[inline(always)]
+pub fn ended_account_offset(account: usize) -> u32 {
+    settings_word(
+        core::mem::offset_of!(Settings, signal_account_offsets) + size_of::<u32>() * account,
+    )
 }
 
 /// The word of the settings at that offset; see [`setting`].

@@ -29,6 +29,7 @@ use crate::{
         Table, claim, claim_executor, know_cgroup, release, release_executor, release_of_user,
         share_of,
     },
+    workers,
 };
 
 /// Nanoseconds in a second.
@@ -137,6 +138,7 @@ fn place(pid: u32, key: u64) -> u64 {
         context_changes: 0,
         not_served: 0,
         fault_began: 0,
+        leader: 0,
     };
     match insert_process(pid, &row) {
         Ok(()) => key,
@@ -203,12 +205,12 @@ pub fn forget_executor(executor: u64) {
     let _ = EXECUTORS.remove(executor);
 }
 
-/// Makes a process a child of an executor; false when there is no room.
+/// Makes a process a child of an executor; false when there is no room. `leader` is that of [`Process`].
 ///
 /// A process with the id of the executor's own process is refused: the executor is dead and left descendants, and one of
 /// them got its id. The id in a key distinguishes an executor's own row from that of a child.
 #[inline(always)]
-pub fn adopt_child(pid: u32, executor: u64) -> bool {
+pub fn adopt_child(pid: u32, executor: u64, leader: u64) -> bool {
     if executor_pid(executor) == pid {
         return false;
     }
@@ -224,6 +226,7 @@ pub fn adopt_child(pid: u32, executor: u64) -> bool {
         context_changes: 0,
         not_served: 0,
         fault_began: 0,
+        leader,
     };
     match insert_process(pid, &row) {
         Ok(()) => true,
@@ -346,6 +349,7 @@ pub fn forget_process(pid: u32) -> Option<u64> {
     if PROCESSES.remove(pid).is_ok() {
         withdraw(pid);
     }
+    workers::forget(pid);
     if executor == 0 {
         return None;
     }

@@ -50,6 +50,8 @@ coded! {
         PIPE_WRITER = 3 "pipe writer",
         /// Computes the input of an SQL script transformation and writes it.
         SCRIPT_WRITER = 4 "script writer",
+        /// A Python worker: a process, of which all threads count. The kernel side alone reports it.
+        PYTHON_WORKER = 5 "python worker",
     }
 }
 
@@ -90,6 +92,46 @@ pub const UNTIL_MASK: u32 = 3;
 /// Bit of `flags`: the first reading is later than the begin of the task, or missing; then no account is present.
 pub const PARTIAL: u32 = 4;
 
+/// Bit of `flags` of a worker's accounts: what it did after the task's service and before the next one. It adds to the
+/// accounts of the service, and is no further one.
+pub const REST: u32 = 8;
+
+/// Payload of [`super::Kind::WORKER_USED`]: what a Python worker used while it served a task.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerUsed {
+    /// Sums over the threads of its process. The helper in `flags` is [`Helper::PYTHON_WORKER`].
+    pub used: TaskUsed,
+    /// Process of the worker, in the initial pid namespace.
+    pub pid: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Value of the table of Python workers (key: process id in the initial pid namespace): the service that goes on, or the
+/// last one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerBegin {
+    /// Key of the executor.
+    pub executor: u64,
+    /// Id of the task attempt that the worker serves, or served last.
+    pub task_attempt_id: u64,
+    /// The accounts at the begin of the service, or at its end once it has ended.
+    pub before: [u64; KERNEL_ACCOUNTS],
+    /// Where the next accounts are read to.
+    pub after: [u64; KERNEL_ACCOUNTS],
+    /// CPU time of threads that had ended at `before` and at `after`. Where it grew, an account that the kernel keeps of
+    /// living threads only is not known.
+    pub ended_threads_ns: [u64; 2],
+    /// Time of `before`, in nanoseconds since boot.
+    pub time_ns: u64,
+    /// A bit for each account in `before`.
+    pub present: u32,
+    /// [`PARTIAL`] and [`REST`]: the service has ended.
+    pub flags: u32,
+}
+
 /// Value of the table of running tasks (key: thread id in the initial pid namespace): the first reading.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,4 +153,6 @@ pub struct TaskBegin {
 const _: () = {
     assert!(size_of::<TaskUsed>() == 8 + 8 * ACCOUNTS + 16);
     assert!(size_of::<TaskBegin>() == 16 + 8 * ACCOUNTS + 16);
+    assert!(size_of::<WorkerUsed>() == size_of::<TaskUsed>() + 8);
+    assert!(size_of::<WorkerBegin>() == 16 + 16 * KERNEL_ACCOUNTS + 32);
 };

@@ -18,6 +18,9 @@ const THREAD: &str = "task_struct";
 /// A field of a struct, by the struct's name.
 type Field = (&'static str, &'static str);
 
+/// The sum of CPU time over the ended threads of a process has another name than a thread's.
+const ENDED_CPU: &str = "sum_sched_runtime";
+
 /// The account, the field of `task_struct`, and the field in it where it is a struct.
 const FIELDS: [(usize, &str, Option<Field>); KERNEL_ACCOUNTS - 1] = [
     (CPU_NS, "se", Some(("sched_entity", "sum_exec_runtime"))),
@@ -81,6 +84,9 @@ pub(super) fn set(settings: &mut Settings) -> Option<String> {
         settings.vm_fault_address_offset = address;
     }
     accounts(settings, &types);
+    if let Err(error) = workers(settings, &types) {
+        tracing::info!("Python workers have no accounts: {error}");
+    }
     ids.err()
 }
 
@@ -114,4 +120,36 @@ fn accounts(settings: &mut Settings, types: &KernelTypes) {
             tracing::info!("tasks have no time of waiting for a disk: {error}");
         }
     }
+}
+
+/// What the accounts of a whole process need: the list of its threads, and the sums over those that have ended. They have
+/// the names of a thread's accounts but for CPU time; the kernel keeps no sum of waits.
+fn workers(settings: &mut Settings, types: &KernelTypes) -> Result<(), String> {
+    let process = |field: &str| types.offset("signal_struct", field);
+    let (leader, node, threads, lock) = (
+        types.offset(THREAD, "group_leader")?,
+        types.offset(THREAD, "thread_node")?,
+        process("thread_head")?,
+        process("stats_lock")?,
+    );
+    for (account, field, inner) in FIELDS {
+        let offset = match account {
+            CPU_NS => process(ENDED_CPU)?,
+            CPU_WAIT_NS => continue,
+            _ => {
+                let inner = inner.map_or(Ok(0), |(name, field)| types.offset(name, field));
+                process(field).and_then(|at| Ok(at + inner?))?
+            }
+        };
+        settings.signal_account_offsets[account] = offset;
+    }
+    (
+        settings.task_leader_offset,
+        settings.task_thread_node_offset,
+    ) = (leader, node);
+    (
+        settings.signal_threads_offset,
+        settings.signal_stats_lock_offset,
+    ) = (threads, lock);
+    Ok(())
 }

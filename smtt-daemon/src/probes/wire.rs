@@ -1,7 +1,7 @@
 //! Lets the types of `smtt-common` be map keys, values and globals.
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
-use smtt_common::event::used::TaskBegin;
+use smtt_common::event::used::{TaskBegin, WorkerBegin};
 use smtt_common::page_walk::WalkCounters;
 use smtt_common::settings::{Budget, Process, Settings, Thread, User};
 
@@ -23,6 +23,7 @@ impl Plain for Budget {}
 impl Plain for User {}
 impl Plain for Settings {}
 impl Plain for TaskBegin {}
+impl Plain for WorkerBegin {}
 
 // SAFETY: `Plain` is only on `repr(C)` structs of integers without padding.
 unsafe impl<T: Plain> aya::Pod for Wire<T> {}

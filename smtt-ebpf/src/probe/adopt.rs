@@ -8,7 +8,7 @@ use core::ffi::c_void;
 use aya_ebpf::programs::RawTracePointContext;
 use smtt_common::{
     context::{Range, SlotHead},
-    settings::{Owner, TableOperation},
+    settings::{ADOPTED, Owner, TableOperation},
 };
 
 use crate::{
@@ -36,7 +36,9 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
             };
             rows::adopt_executor(subject as u32, &owner).is_some()
         }
-        TableOperation::ADOPT_CHILD => rows::adopt_child(subject as u32, executor),
+        TableOperation::ADOPT_CHILD => {
+            rows::adopt_child(subject as u32, executor, ADOPTED)
+        }
         TableOperation::ADOPT_THREAD => {
             let heap = Range {
                 start: ctx.arg(4),

@@ -17,7 +17,7 @@ use crate::{
     accounts,
     emit::own_record,
     maps::{may_be_traced, setting},
-    tables,
+    tables, workers,
 };
 
 /// `sched_process_fork(parent, child)`: a child of an executor's process belongs to that executor.
@@ -49,7 +49,7 @@ pub fn fork(ctx: RawTracePointContext) -> i32 {
     let Some(parent) = tables::process(pid) else {
         return 0;
     };
-    if tables::adopt_child(child_pid, parent.executor) {
+    if tables::adopt_child(child_pid, parent.executor, child) {
         own_record(
             Kind::PROCESS_FORKED,
             parent.executor,
@@ -109,6 +109,7 @@ pub fn exit(ctx: RawTracePointContext) -> i32 {
     if !last_thread(ctx.arg(0), pid == tid) {
         return 0;
     }
+    workers::exit(pid);
     if let Some(executor) = tables::forget_process(pid) {
         let is_executor = u32::from(executor_pid(executor) == pid);
         let (status, peak_rss_bytes) = ending(ctx.arg(0)).unwrap_or_default();

@@ -15,7 +15,7 @@ use smtt_common::{
     event::{
         Kind, PAYLOAD_MAX,
         marker::UNKNOWN_FACT,
-        used::{BEGUN_LATE, HELPER_SHIFT, PARTIAL},
+        used::{BEGUN_LATE, HELPER_SHIFT, Helper, PARTIAL},
     },
     settings::ROLE_EXECUTOR,
 };
@@ -25,7 +25,7 @@ use crate::{
     emit::{Outcome, ring_bytes, user_payload},
     maps::{EXECUTORS, add, count, counted},
     shares::{spend, uid},
-    tables,
+    tables, workers,
 };
 
 /// A fact of the marker: third and fourth argument of the entry point are its payload's address and length.
@@ -166,9 +166,9 @@ fn helper(address: u64, bytes: u64) -> Option<(u64, u32)> {
     // SAFETY: the helper checks the address.
     let [task_attempt_id, helper] =
         unsafe { bpf_probe_read_user(address as *const [u64; 2]) }.ok()?;
-    // Zero is the task's own thread.
+    // Zero is the task's own thread, and a Python worker is a process of its own.
     let helper = helper as u8;
-    (helper != 0).then_some((task_attempt_id, u32::from(helper) << HELPER_SHIFT))
+    (helper != 0 && helper != Helper::PYTHON_WORKER.0).then_some((task_attempt_id, u32::from(helper) << HELPER_SHIFT))
 }
 
 /// The first word is the task attempt.
@@ -204,4 +204,5 @@ fn worker(executor: u64, address: u64, bytes: u64) {
             stage_attempt: stage_attempt as u32,
         },
     );
+    workers::serve(pid as u32, executor, task_attempt_id, idle);
 }

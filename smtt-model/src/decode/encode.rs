@@ -382,6 +382,11 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
             ),
         ),
         Fact::TaskUsed(used) => (Kind::TASK_USED, used_payload(used)),
+        Fact::WorkerUsed(worker) => {
+            let mut bytes = used_payload(&worker.used);
+            bytes.extend(words32(&[worker.pid, worker.reserved]));
+            (Kind::WORKER_USED, bytes)
+        }
         Fact::ProcessForked { child_pid } => (Kind::PROCESS_FORKED, words32(&[*child_pid, 0])),
         Fact::ProcessGone {
             exec,

@@ -1,7 +1,7 @@
 //! Content of a record: one variant for each kind of fact.
 
 use smtt_common::counter::ContextKey;
-use smtt_common::event::used::{Helper, TaskUsed};
+use smtt_common::event::used::{Helper, TaskUsed, WorkerUsed};
 
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, ExecutorDescribed, Exhausted, Fetched,
@@ -106,6 +106,8 @@ pub enum Fact {
     PeaksReported(Box<PeaksReported>),
     /// What a task used by the kernel's accounts.
     TaskUsed(Box<TaskUsed>),
+    /// See [`Kind::WORKER_USED`].
+    WorkerUsed(Box<WorkerUsed>),
     /// A process of an executor forked.
     ProcessForked {
         /// Process id of the child in the initial pid namespace.

@@ -4,7 +4,7 @@ use smtt_common::counter::ContextKey;
 use smtt_common::event::Kind;
 use smtt_common::event::exit::REASON_EXEC;
 use smtt_common::event::fault::{ACCESS_UNKNOWN, ACCESS_WRITE};
-use smtt_common::event::used::{ACCOUNTS, TaskUsed};
+use smtt_common::event::used::{ACCOUNTS, TaskUsed, WorkerUsed};
 
 use super::fields::Reader;
 use super::{DecodeError, Fact, death};
@@ -18,6 +18,7 @@ pub(super) fn decode(kind: Kind, payload: &[u8]) -> Result<Fact, DecodeError> {
         Kind::SIGNAL_SENT => death::signal(&mut reader),
         Kind::OOM_KILLED => death::oom(&mut reader),
         Kind::TASK_USED => used(&mut reader).map(|used| Fact::TaskUsed(Box::new(used))),
+        Kind::WORKER_USED => worker_used(&mut reader).map(|used| Fact::WorkerUsed(Box::new(used))),
         Kind::FAULT_SAMPLE => {
             sample(&mut reader).map(|(address, write, context)| Fact::FaultSample {
                 address,
@@ -68,6 +69,14 @@ fn used(reader: &mut Reader<'_>) -> Option<TaskUsed> {
         duration_ns: reader.u64()?,
         present: reader.u32()?,
         flags: reader.u32()?,
+    })
+}
+
+fn worker_used(reader: &mut Reader<'_>) -> Option<WorkerUsed> {
+    Some(WorkerUsed {
+        used: used(reader)?,
+        pid: reader.u32()?,
+        reserved: reader.u32()?,
     })
 }
 

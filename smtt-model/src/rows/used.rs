@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 use smtt_common::event::used::{
     CALL_READ_BYTES, CALL_WRITTEN_BYTES, CPU_NS, CPU_WAIT_NS, DISK_READ_BYTES, DISK_WAIT_NS,
-    DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY,
-    TOUCHED_EITHER_BYTES, TOUCHED_HEAP_BYTES, TOUCHED_NATIVE_BYTES,
+    DISK_WRITTEN_BYTES, FAULTS_MAJOR, FAULTS_MINOR, Helper, SWITCHES_INVOLUNTARY,
+    SWITCHES_VOLUNTARY, TOUCHED_EITHER_BYTES, TOUCHED_HEAP_BYTES, TOUCHED_NATIVE_BYTES,
 };
 
+use crate::state::functions::Service;
 use crate::state::{HelperSum, HelperUsed, Used};
 
 /// Figures of an [`UsedRow`].
@@ -114,21 +115,40 @@ pub struct UsedRow {
 pub struct HelperRow {
     /// What the threads do, such as `python writer`.
     pub name: String,
-    /// Ended threads whose accounts are in the figures.
+    /// Ended threads whose accounts are in the figures; of `python worker` the ended services of processes.
     pub threads: u64,
+    /// Those of `threads` that worked for the task before their first reading: their figures are too small, or absent.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub partial_threads: u64,
+    /// Of `python worker` the processes on the host, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pids: Vec<u32>,
     /// Sums over these threads; none of them is in the figures of the task.
     #[serde(flatten)]
     pub used: UsedRow,
 }
 
 impl HelperRow {
-    pub(super) fn new(of: &HelperUsed) -> Self {
+    /// The row of a kind of helpers. `services` are those of the task's Python workers.
+    pub(super) fn new(of: &HelperUsed, services: &[Service]) -> Self {
+        let mut pids = Vec::new();
+        if of.helper == Helper::PYTHON_WORKER {
+            pids = services.iter().map(|it| it.pid).collect();
+            pids.sort_unstable();
+            pids.dedup();
+        }
         Self {
             name: of.name().to_owned(),
             threads: of.sum.threads,
+            partial_threads: of.partial,
+            pids,
             used: UsedRow::new(&of.sum.figures),
         }
     }
+}
+
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What threads used that helped tasks, all kinds together.

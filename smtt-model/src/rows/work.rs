@@ -11,6 +11,7 @@ use super::{
     PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
 };
 use crate::attribute::{RddKey, StageKey};
+use crate::state::functions::Functions;
 use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
 
 /// One attempt of a stage on one executor.
@@ -327,7 +328,11 @@ impl State {
             execution_memory_spark_peak_bytes: task.spark_peak_bytes(),
             python_worker_peak_bytes: task.python_peak_bytes,
             used,
-            helpers: task.helpers.iter().map(HelperRow::new).collect(),
+            helpers: {
+                let services = task.functions().map_or(&[][..], Functions::services);
+                let row = |of| HelperRow::new(of, services);
+                task.helpers.iter().map(row).collect()
+            },
             used_until: shown.until.map(str::to_owned),
             used_duration_ns: Some(shown.duration_ns).filter(|time| *time > 0),
             used_is_partial: shown.partial,

@@ -50,6 +50,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::ProcessForked { .. }
         | Fact::ProcessGone { .. }
         | Fact::TaskUsed(_)
+        | Fact::WorkerUsed(_)
         | Fact::SignalSent(_)
         | Fact::OomKilled(_)
         | Fact::FaultSample { .. }

@@ -23,6 +23,7 @@ impl Executor {
             Fact::ProcessForked { .. }
                 | Fact::ProcessGone { .. }
                 | Fact::TaskUsed(_)
+                | Fact::WorkerUsed(_)
                 | Fact::SignalSent(_)
                 | Fact::OomKilled(_)
                 | Fact::FaultSample { .. }
@@ -135,6 +136,7 @@ impl Executor {
                     .heap_so_far(task_attempt_id, allocated_bytes, caps);
             }
             Fact::TaskUsed(used) => return self.tasks.used(&used, caps),
+            Fact::WorkerUsed(worker) => return self.tasks.worker_used(&worker, now_ns, caps),
             Fact::MemoryReported(figures) => self.usage.reported(&figures, now_ns),
             Fact::PeaksReported(peaks) => return self.peaks_reported(&peaks, now_ns, caps),
             Fact::BlockStored(fact) => {

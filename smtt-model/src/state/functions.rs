@@ -20,6 +20,8 @@ pub const SPANS_PER_EXECUTOR: usize = 32_768;
 const THREADS: usize = 8;
 /// Spans of a thread that may lie inside one that ends later.
 const OUTER: usize = 16;
+/// Services of Python workers that a task keeps, the first ones.
+pub const SERVICES_PER_TASK: usize = 16;
 /// Names of functions in an executor.
 const NAMES: usize = 255;
 /// A name that has no place.
@@ -56,6 +58,17 @@ pub struct Sum {
     pub own_ns: u64,
 }
 
+/// A service of a Python worker to a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Process of the worker, in the initial pid namespace.
+    pub pid: u32,
+    /// Begin, in nanoseconds since boot.
+    pub begin_ns: u64,
+    /// Duration in nanoseconds.
+    pub duration_ns: u64,
+}
+
 /// A span, or several beside one another, inside none that has ended.
 #[derive(Clone, Copy, Debug)]
 struct Outer {
@@ -72,6 +85,7 @@ pub struct Functions {
     spans: Vec<Kept>,
     sums: Vec<Sum>,
     outer: Vec<Outer>,
+    services: Vec<Service>,
     /// Its requests for shuffle blocks.
     pub fetches: Fetches,
     /// Spans that are not kept.
@@ -91,6 +105,12 @@ impl Functions {
     #[must_use]
     pub fn sums(&self) -> &[Sum] {
         &self.sums
+    }
+
+    /// The services of Python workers that have ended, in the order of their ends.
+    #[must_use]
+    pub fn services(&self) -> &[Service] {
+        &self.services
     }
 
     /// The span's own time; the span is then one of the outer ones. `runs` is the thread that runs the task.
@@ -193,6 +213,7 @@ impl Functions {
             + vec_bytes(&self.spans)
             + vec_bytes(&self.sums)
             + vec_bytes(&self.outer)
+            + vec_bytes(&self.services)
             + self.fetches.bytes()
     }
 }
@@ -240,6 +261,33 @@ impl Task {
     #[must_use]
     pub fn functions(&self) -> Option<&Functions> {
         self.functions.as_deref()
+    }
+
+    /// A worker served the task. Further ones than [`SERVICES_PER_TASK`] are in the sums only.
+    pub(super) fn serve(&mut self, service: Service, caps: &Caps) -> Outcome {
+        if self.functions.is_none() {
+            if !caps.admit(size_of::<Functions>()) {
+                return Outcome::OverCap("bytes");
+            }
+            self.functions = Some(Box::default());
+        }
+        let Some(functions) = &mut self.functions else {
+            return Outcome::Applied;
+        };
+        let services = &mut functions.services;
+        if services.len() < SERVICES_PER_TASK {
+            // Most tasks have one worker; a full list moves.
+            let places = match services.len() == services.capacity() {
+                true => 2 * services.len() + 1,
+                false => 0,
+            };
+            if !caps.admit(places * size_of::<Service>()) {
+                return Outcome::OverCap("bytes");
+            }
+            services.reserve_exact(1);
+            services.push(service);
+        }
+        Outcome::Applied
     }
 
     /// The thread that runs the task, in the initial pid namespace.

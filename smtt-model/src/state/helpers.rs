@@ -1,9 +1,10 @@
 //! What threads used that work for one task beside the task's own thread, by what they do.
 
-use smtt_common::event::used::{ACCOUNTS, Helper, TaskUsed};
+use smtt_common::event::used::{ACCOUNTS, Helper, PARTIAL, REST, TaskUsed, WorkerUsed};
 
 use super::Outcome;
 use super::bytes::Caps;
+use super::functions::Service;
 use super::task::{Stage, Task, Tasks};
 use super::used::Used;
 use crate::attribute::StageKey;
@@ -34,6 +35,8 @@ pub struct HelperUsed {
     pub helper: Helper,
     /// Sums over these threads.
     pub sum: HelperSum,
+    /// Threads that worked for the task before the first reading of their accounts, which are too small or absent.
+    pub partial: u64,
 }
 
 impl HelperUsed {
@@ -96,6 +99,37 @@ impl Tasks {
             figures: Used::of_accounts(used),
         };
         self.helper_gains(used.task_attempt_id, helper, caps, &more)
+    }
+
+    /// The kernel side sent the accounts of a Python worker at the end of its service to a task, or what it did after that
+    /// and before the next service.
+    pub(super) fn worker_used(&mut self, worker: &WorkerUsed, now_ns: u64, caps: &Caps) -> Outcome {
+        let used = &worker.used;
+        let is_rest = used.flags & REST != 0;
+        let more = HelperSum {
+            threads: u64::from(!is_rest),
+            figures: Used::of_accounts(used),
+        };
+        let id = used.task_attempt_id;
+        let outcome = self.helper_gains(id, Helper::PYTHON_WORKER, caps, &more);
+        if is_rest || !matches!(outcome, Outcome::Applied) {
+            return outcome;
+        }
+        let Some(mut task) = self.tasks.get_mut(&id) else {
+            return outcome;
+        };
+        let is_partial = used.flags & PARTIAL != 0;
+        if is_partial && let Some(kind) = task.helper(Helper::PYTHON_WORKER, caps) {
+            kind.partial = kind.partial.saturating_add(1);
+        }
+        task.serve(
+            Service {
+                pid: worker.pid,
+                begin_ns: now_ns.saturating_sub(used.duration_ns),
+                duration_ns: used.duration_ns,
+            },
+            caps,
+        )
     }
 
     /// The marker reported what a helper allocated on the heap.

@@ -47,6 +47,8 @@ mod releases;
 mod resync;
 #[path = "workload/scenario.rs"]
 mod scenario;
+#[path = "workload/services.rs"]
+mod services;
 #[path = "workload/starting.rs"]
 mod starting;
 #[path = "workload/touched.rs"]
@@ -157,6 +159,7 @@ fn main() -> Result<()> {
         "accounts" => accounts::accounts,
         "short_tasks" => accounts::short_tasks,
         "odd_tasks" => accounts::odd_tasks,
+        "services" => services::services,
         "halves" => halves::halves,
         "deaths" => deaths::deaths,
         "churn" => churn::churn,

@@ -42,6 +42,7 @@ mod restart;
 mod resync;
 mod reuse;
 mod running;
+mod services;
 mod shares;
 mod soak;
 mod stale;

@@ -26,6 +26,7 @@ mod page_faults;
 mod page_walks;
 mod pages;
 mod python;
+mod python_used;
 mod releases;
 mod slow_disk;
 mod splits;

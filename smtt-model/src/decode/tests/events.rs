@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use smtt_common::context::Activity;
 use smtt_common::counter::ContextKey;
-use smtt_common::event::used::{Helper, TaskUsed};
+use smtt_common::event::used::{Helper, TaskUsed, WorkerUsed};
 
 use super::super::*;
 
@@ -454,6 +454,19 @@ fn fact() -> impl Strategy<Value = Fact> {
                 duration_ns: words[15],
                 present: flags[0],
                 flags: flags[1],
+            }))
+        }),
+        (any::<[u64; 16]>(), any::<[u32; 3]>()).prop_map(|(words, words32)| {
+            Fact::WorkerUsed(Box::new(WorkerUsed {
+                used: TaskUsed {
+                    task_attempt_id: words[0],
+                    accounts: words[1..15].try_into().expect("fourteen accounts"),
+                    duration_ns: words[15],
+                    present: words32[0],
+                    flags: words32[1],
+                },
+                pid: words32[2],
+                reserved: 0,
             }))
         }),
         any::<u32>().prop_map(|child_pid| Fact::ProcessForked { child_pid }),

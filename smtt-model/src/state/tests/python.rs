@@ -1,5 +1,9 @@
 //! Python workers: the memory of a task's workers.
 
+use smtt_common::event::used::{
+    ACCOUNTS, CPU_NS, FAULTS_MINOR, HELPER_SHIFT, Helper, PARTIAL, REST, TaskUsed, WorkerUsed,
+};
+
 use super::*;
 use crate::decode::{Figure, MemoryReported, OomKilled, ProcessEnd, PythonWorker, SignalSent};
 use crate::postmortem::{Case, Report, judge};
@@ -395,4 +399,70 @@ fn a_death_has_the_memory_table_of_its_last_second() {
         panic!("the JVM is dead: {due:?}");
     };
     check(&state.case(*executor, None).expect("a case"));
+}
+
+/// What worker `pid` used for task 1, of which `present` is known.
+fn served(pid: u32, cpu_ns: u64, flags: u32) -> Fact {
+    let mut accounts = [0; ACCOUNTS];
+    (accounts[CPU_NS], accounts[FAULTS_MINOR]) = (cpu_ns, 3);
+    Fact::WorkerUsed(Box::new(WorkerUsed {
+        used: TaskUsed {
+            task_attempt_id: 1,
+            accounts,
+            duration_ns: S / 2,
+            present: 1 << CPU_NS | 1 << FAULTS_MINOR,
+            flags: flags | u32::from(Helper::PYTHON_WORKER.0) << HELPER_SHIFT,
+        },
+        pid,
+        reserved: 0,
+    }))
+}
+
+#[test]
+fn a_worker_s_services_are_a_helper_of_their_task_and_no_part_of_its_own_figures() {
+    let mut state = state();
+    tell(&mut state, 1, S, started(1, 3));
+    tell(&mut state, 1, 2 * S, served(500, 70, 0));
+    tell(&mut state, 1, 3 * S, served(400, 20, PARTIAL));
+    // What worker 500 did after its service and before the next one.
+    tell(&mut state, 1, 3 * S, served(500, 5, REST));
+    tell(&mut state, 1, 3 * S, ended(1, 3, TaskOutcome::Succeeded));
+    let rows = state.list_tasks(&Filter::default()).rows;
+    let helper = &rows[0].helpers[0];
+    assert_eq!(
+        (rows[0].helpers.len(), helper.name.as_str()),
+        (1, "python worker")
+    );
+    assert_eq!((helper.threads, helper.partial_threads), (2, 1));
+    assert_eq!(helper.pids, [400, 500]);
+    assert_eq!(helper.used.cpu_ns, Some(95));
+    assert_eq!(helper.used.thread_minor_faults, Some(9));
+    assert_eq!(helper.used.cpu_wait_ns, None);
+    assert_eq!(rows[0].used.cpu_ns, None);
+    let stages = state.list_stages(&Filter::default()).rows;
+    let sum = stages[0].helpers.as_ref().expect("a sum");
+    assert_eq!((sum.threads, sum.used.cpu_ns), (2, Some(95)));
+}
+
+#[test]
+fn a_task_lists_its_first_workers_and_adds_up_all() {
+    let mut state = state();
+    tell(&mut state, 1, S, started(1, 3));
+    for pid in 1..=100 {
+        tell(&mut state, 1, 2 * S, served(pid, 1, 0));
+    }
+    let rows = state.list_tasks(&Filter::default()).rows;
+    let helper = &rows[0].helpers[0];
+    assert_eq!((helper.threads, helper.used.cpu_ns), (100, Some(100)));
+    assert_eq!(helper.pids, (1..=16).collect::<Vec<_>>());
+}
+
+#[test]
+fn services_to_a_task_without_a_row_make_none() {
+    let mut state = state();
+    tell(&mut state, 1, S, started(2, 3));
+    tell(&mut state, 1, 2 * S, served(5, 1, 0));
+    let rows = state.list_tasks(&Filter::default()).rows;
+    assert_eq!(rows.len(), 1);
+    assert!(rows[0].helpers.is_empty());
 }

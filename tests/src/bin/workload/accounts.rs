@@ -122,7 +122,7 @@ pub fn difference(after: &Reading, before: &Reading) -> Value {
 }
 
 /// Uses the CPU for this time, by the thread's own clock.
-fn spin(time: Duration) {
+pub fn spin(time: Duration) {
     let end = thread_cpu_time_ns() + time.as_nanos() as u64;
     while thread_cpu_time_ns() < end {
         std::hint::spin_loop();

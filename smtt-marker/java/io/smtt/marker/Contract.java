@@ -137,6 +137,7 @@ final class Contract {
     static final int HELPER_R_WRITER = 2;
     static final int HELPER_PIPE_WRITER = 3;
     static final int HELPER_SCRIPT_WRITER = 4;
+    static final int HELPER_PYTHON_WORKER = 5;
 
     // Figures of memory: form, flags and codes.
     static final int FIGURE_AGE_SHIFT = 8;

@@ -220,6 +220,7 @@ final class HookTable {
         on(HOT, runner + "$ReaderIterator", "next", "()Ljava/lang/Object;")
                 .tag(Contract.ACTIVITY_PYTHON_EXCHANGE, Contract.ACCESS_NONE, Contract.REGION_NONE);
         on(RETURN, "api/python/PythonWorkerFactory", "create", "()Lscala/Tuple2;").to("Python", "created");
+        on(ENTRY, "api/python/PythonWorkerFactory", "releaseWorker", "(L*").to("Python", "released", 1);
     }
 
     /** Threads of Spark's own that work for one task beside the task's thread. Each sets the task's context itself. */

@@ -1,12 +1,34 @@
 package io.smtt.marker;
 
 import java.lang.reflect.Method;
+import java.util.concurrent.ConcurrentHashMap;
 import scala.Option;
 import scala.Tuple2;
 import scala.collection.Iterator;
 
 /** Hooks around Python workers: which process serves which task, and what the exchange with it pulls. */
 public final class Python {
+    /** A service of a worker process to a task. */
+    static final class Service {
+        final Task task;
+        final long pid;
+        private final Object worker;
+
+        Service(Task task, long pid, Object worker) {
+            this.task = task;
+            this.pid = pid;
+            this.worker = worker;
+        }
+
+        /** True once, and only while no other task has got the worker from Spark's pool. */
+        boolean end() {
+            return SERVICES.remove(worker, this);
+        }
+    }
+
+    /** The services that go on, by Spark's handle of the worker. A task's end ends all of its services. */
+    private static final ConcurrentHashMap<Object, Service> SERVICES = new ConcurrentHashMap<>();
+
     private Python() {}
 
     /**
@@ -39,7 +61,24 @@ public final class Python {
             }
             long pid = pid(((Option<?>) second).get());
             if (pid > 0) {
-                state.task.pythonWorker(state, pid);
+                Service service = new Service(state.task, pid, ((Tuple2<?, ?>) result)._1());
+                SERVICES.put(service.worker, service);
+                state.task.pythonWorker(state, service);
+            }
+        } catch (Throwable e) {
+            Scopes.failed(e);
+        }
+    }
+
+    /**
+     * Entry of {@code PythonWorkerFactory.releaseWorker}: the worker has sent all that it computed, and goes back to Spark's
+     * pool. The task may run on without it, and another task may get the worker meanwhile.
+     */
+    public static void released(Object worker) {
+        try {
+            Service service = worker == null ? null : SERVICES.get(worker);
+            if (service != null) {
+                service.task.releasePython(ThreadState.current(), service);
             }
         } catch (Throwable e) {
             Scopes.failed(e);

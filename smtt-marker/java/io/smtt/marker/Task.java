@@ -42,7 +42,7 @@ final class Task {
     final Fetches fetches;
 
     private final Set<Long> readsTold = new HashSet<>();
-    private final List<Long> pythonWorkers = new ArrayList<>(1);
+    private final List<Python.Service> pythonWorkers = new ArrayList<>(1);
     private boolean ended;
     private boolean countedInStage;
 
@@ -156,24 +156,32 @@ final class Task {
         return readsTold.size() < READS_MAX && readsTold.add(block);
     }
 
-    synchronized void pythonWorker(ThreadState teller, long pid) {
-        if (!pythonWorkers.contains(pid)) {
-            pythonWorkers.add(pid);
-        }
-        tellPython(teller, pid, attemptId);
+    synchronized void pythonWorker(ThreadState teller, Python.Service service) {
+        pythonWorkers.add(service);
+        tellPython(teller, service.pid, attemptId);
     }
 
     /** Reports the worker processes of this task, for a resync. */
     synchronized void tellPythonAgain(ThreadState teller) {
-        for (long pid : pythonWorkers) {
-            tellPython(teller, pid, attemptId);
+        for (Python.Service service : pythonWorkers) {
+            tellPython(teller, service.pid, attemptId);
         }
     }
 
-    /** The worker processes go back to the pool. */
+    /** A worker process goes back to the pool. */
+    synchronized void releasePython(ThreadState teller, Python.Service service) {
+        pythonWorkers.remove(service);
+        if (service.end()) {
+            tellPython(teller, service.pid, -1);
+        }
+    }
+
+    /** The worker processes that have not gone back to the pool go now, or are ended. */
     synchronized void releasePython(ThreadState teller) {
-        for (long pid : pythonWorkers) {
-            tellPython(teller, pid, -1);
+        for (Python.Service service : pythonWorkers) {
+            if (service.end()) {
+                tellPython(teller, service.pid, -1);
+            }
         }
         pythonWorkers.clear();
     }
