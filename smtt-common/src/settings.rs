@@ -65,6 +65,13 @@ pub struct Settings {
     /// Offset of `stats_lock` in the kernel's `signal_struct`, whose first word counts the changes of what ended threads
     /// had.
     pub signal_stats_lock_offset: u32,
+    /// Offset of `thread_pid` in the kernel's `task_struct`; 0 when not found (Python workers in another pid namespace are
+    /// then known to the daemon only).
+    pub task_thread_pid_offset: u32,
+    /// Offset of `level` in the kernel's `pid`.
+    pub pid_level_offset: u32,
+    /// Offset of `numbers` in the kernel's `pid`.
+    pub pid_numbers_offset: u32,
     /// Offset in the kernel's `signal_struct` of the sum of each account over ended threads; 0 where there is none.
     pub signal_account_offsets: [u32; crate::event::used::KERNEL_ACCOUNTS],
 }
@@ -91,6 +98,22 @@ pub struct Process {
     pub fault_began: u64,
     /// Address of the `task_struct` of a child's first thread, with [`ADOPTED`]; zero where it is not known.
     pub leader: u64,
+    /// Id of a child in its own pid namespace, where that is another one than the initial one's; else zero.
+    pub inner_pid: u32,
+    /// Number of pid namespaces around that one.
+    pub level: u32,
+}
+
+/// Key of the table of children in other pid namespaces, whose value is the process id in the initial one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InnerId {
+    /// Key of the executor.
+    pub executor: u64,
+    /// Id of the child in its own pid namespace.
+    pub pid: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Bit of [`Process::leader`]: the daemon found the child, so that a service of it may have begun before.
@@ -279,11 +302,12 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 196);
-    assert!(size_of::<Process>() == 72);
+    assert!(size_of::<Settings>() == 208);
+    assert!(size_of::<Process>() == 80);
     assert!(size_of::<Thread>() == 216);
     assert!(size_of::<Budget>() == 72);
     assert!(size_of::<Owner>() == 16);
+    assert!(size_of::<InnerId>() == 16);
     assert!(size_of::<Group>() == 16);
     assert!(size_of::<TableRows>() == 40);
     assert!(size_of::<User>() == 56);

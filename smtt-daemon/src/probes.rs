@@ -162,6 +162,7 @@ impl Probes {
             .map_max_entries("THREADS", wanted.threads)
             .map_max_entries("TASKS", wanted.threads)
             .map_max_entries("WORKERS", wanted.processes)
+            .map_max_entries("INNER_IDS", wanted.processes)
             .load(&object)
             .context("the kernel refuses the tracer's tables: run as root, or with CAP_BPF and CAP_PERFMON (`smtt-ctl doctor` shows which is missing)")?;
         tables::load(&mut ebpf)?;

@@ -13,7 +13,7 @@ use smtt_common::{
     event::used::{ACCOUNTS, KERNEL_ACCOUNTS, TaskBegin, WorkerBegin},
     page_walk::WalkCounters,
     settings::{
-        Buckets, Budget, Group, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User,
+        Buckets, Budget, Group, InnerId, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User,
     },
 };
 
@@ -25,6 +25,11 @@ pub static RING: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 /// Process id -> executor and role. The first look-up of every hook: small, so that it stays in the cache.
 #[map]
 pub static PROCESSES: HashMap<u32, Process> = HashMap::with_max_entries(4096, 0);
+
+/// Executor and id in its pid namespace -> process id of a child: the marker reports a worker by the id that it sees. Only a
+/// child with a row in [`PROCESSES`] has one.
+#[map]
+pub static INNER_IDS: HashMap<InnerId, u32> = HashMap::with_max_entries(4096, 0);
 
 /// Thread id -> slot. Executors have some hundred threads with a slot.
 #[map]
@@ -181,6 +186,9 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     task_thread_node_offset: 0,
     signal_threads_offset: 0,
     signal_stats_lock_offset: 0,
+    task_thread_pid_offset: 0,
+    pid_level_offset: 0,
+    pid_numbers_offset: 0,
     signal_account_offsets: [0; KERNEL_ACCOUNTS],
 });
 

@@ -1,19 +1,20 @@
 //! Adds and removes executors, processes and threads. All changes of those tables are here, so that an executor's use
 //! of them is counted in one place.
 
-use core::ptr;
+use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     bindings::{BPF_ANY, BPF_NOEXIST},
     helpers::{
-        bpf_get_current_uid_gid, bpf_ktime_get_boot_ns, generated::bpf_get_current_cgroup_id,
+        bpf_get_current_uid_gid, bpf_ktime_get_boot_ns,
+        generated::{bpf_get_current_cgroup_id, bpf_probe_read_kernel},
     },
 };
 use smtt_common::{
     context::{Range, SlotHead},
     counter::Counter,
     settings::{
-        Buckets, Budget, CHANGING, CONTESTED, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows,
+        Buckets, Budget, CHANGING, CONTESTED, InnerId, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows,
         executor_key, executor_pid,
     },
 };
@@ -21,8 +22,8 @@ use smtt_common::{
 use crate::{
     accounts,
     maps::{
-        BUDGETS, EXECUTORS, NEW_THREAD, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, announce,
-        compare_exchange, count, fetch_add, fetch_or, take_all, withdraw,
+        BUDGETS, EXECUTORS, INNER_IDS, NEW_THREAD, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, announce,
+        compare_exchange, count, fetch_add, fetch_or, setting, take_all, withdraw,
     },
     pending,
     shares::{
@@ -139,6 +140,8 @@ fn place(pid: u32, key: u64) -> u64 {
         not_served: 0,
         fault_began: 0,
         leader: 0,
+        inner_pid: 0,
+        level: 0,
     };
     match insert_process(pid, &row) {
         Ok(()) => key,
@@ -173,6 +176,7 @@ fn promote(pid: u32, key: u64) -> u64 {
         }
         ptr::write_volatile(&raw mut (*row).context.hot, 0);
         ptr::write_volatile(&raw mut (*row).role, ROLE_EXECUTOR);
+        forget_inner(parent, (*row).inner_pid);
         release(parent, Table::Processes, 1);
     }
     key
@@ -210,7 +214,7 @@ pub fn forget_executor(executor: u64) {
 /// A process with the id of the executor's own process is refused: the executor is dead and left descendants, and one of
 /// them got its id. The id in a key distinguishes an executor's own row from that of a child.
 #[inline(always)]
-pub fn adopt_child(pid: u32, executor: u64, leader: u64) -> bool {
+pub fn adopt_child(pid: u32, executor: u64, leader: u64, inner: &Inner) -> bool {
     if executor_pid(executor) == pid {
         return false;
     }
@@ -227,9 +231,17 @@ pub fn adopt_child(pid: u32, executor: u64, leader: u64) -> bool {
         not_served: 0,
         fault_began: 0,
         leader,
+        inner_pid: inner.pid,
+        level: inner.level,
     };
     match insert_process(pid, &row) {
-        Ok(()) => true,
+        Ok(()) => {
+            if inner.pid != 0 {
+                let id = inner_id(executor, inner.pid);
+                let _ = INNER_IDS.insert(id, &pid, u64::from(BPF_ANY));
+            }
+            true
+        }
         Err(error) => {
             release(executor, Table::Processes, 1);
             if error != EEXIST {
@@ -346,6 +358,7 @@ pub fn forget_process(pid: u32) -> Option<u64> {
     let row = PROCESSES.get_ptr_mut(pid)?;
     // SAFETY: the row was just looked up.
     let executor = take_all(unsafe { &raw mut (*row).executor });
+    let inner_pid = unsafe { (*row).inner_pid };
     if PROCESSES.remove(pid).is_ok() {
         withdraw(pid);
     }
@@ -353,6 +366,7 @@ pub fn forget_process(pid: u32) -> Option<u64> {
     if executor == 0 {
         return None;
     }
+    forget_inner(executor, inner_pid);
     if executor_pid(executor) != pid {
         release(executor, Table::Processes, 1);
     }
@@ -400,6 +414,79 @@ pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
         core::ptr::write_volatile(&raw mut (*context).hot, head.hot);
         fetch_add(changes, 1);
     }
+}
+
+/// Id of a process in its own pid namespace.
+pub struct Inner {
+    /// The id; zero where it is the same as in the initial namespace, or not known.
+    pub pid: u32,
+    /// Number of pid namespaces around that one.
+    pub level: u32,
+}
+
+/// No id but that in the initial namespace.
+pub const NOT_INNER: Inner = Inner { pid: 0, level: 0 };
+
+/// Process id of a child that the marker reports by the id that it sees, in a pid namespace of this `level`.
+#[inline(always)]
+pub fn child(executor: u64, said: u32, level: u32) -> u32 {
+    if level == 0 {
+        return said;
+    }
+    // SAFETY: copied at once.
+    let known = unsafe { INNER_IDS.get(inner_id(executor, said)).copied() };
+    match known {
+        Some(pid) if process(pid).is_some_and(|row| row.level == level) => pid,
+        _ => said,
+    }
+}
+
+#[inline(always)]
+fn inner_id(executor: u64, pid: u32) -> InnerId {
+    InnerId {
+        executor,
+        pid,
+        reserved: 0,
+    }
+}
+
+/// Removes what [`child`] finds for a child that is none any more.
+#[inline(always)]
+fn forget_inner(executor: u64, inner_pid: u32) {
+    if inner_pid != 0 {
+        let _ = INNER_IDS.remove(inner_id(executor, inner_pid));
+    }
+}
+
+/// The id of a thread's process in its own pid namespace; `pid` is that in the initial one.
+#[inline(always)]
+pub fn inner(task: u64, pid: u32) -> Inner {
+    /// Bytes of the kernel's `upid`: an id and the address of its namespace.
+    const UPID: u32 = 16;
+    /// The kernel's `MAX_PID_NS_LEVEL`.
+    const LEVELS: u32 = 32;
+    let offset = setting!(task_thread_pid_offset);
+    let (mut ids, mut level, mut own) = (0_u64, 0_u32, 0_u32);
+    if offset == 0 || accounts::copy(&raw mut ids, task, offset) != 0 {
+        return NOT_INNER;
+    }
+    word(&raw mut level, ids, setting!(pid_level_offset));
+    if level == 0 || level > LEVELS {
+        return NOT_INNER;
+    }
+    word(&raw mut own, ids, setting!(pid_numbers_offset) + UPID * level);
+    Inner {
+        pid: if own == pid { 0 } else { own },
+        level,
+    }
+}
+
+/// Copies a word of the kernel, zero where there is none.
+#[inline(always)]
+fn word(place: *mut u32, base: u64, offset: u32) {
+    let address = (base + u64::from(offset)) as *const c_void;
+    // SAFETY: the helper checks the address, and fills the place.
+    unsafe { bpf_probe_read_kernel(place.cast(), size_of::<u32>() as u32, address) };
 }
 
 /// The kernel's answer for a row that exists.

@@ -370,6 +370,9 @@ impl Executors {
             return Ok(());
         }
         let inner = worker.pid;
+        if probes.knows_inner_id(executor, inner)? {
+            return Ok(());
+        }
         let workers = &mut open.workers;
         let begin = now_boot_ns();
         if !workers.by_inner_id.contains_key(&inner)

@@ -83,6 +83,14 @@ pub(super) fn set(settings: &mut Settings) -> Option<String> {
     if let Ok(address) = types.offset("vm_fault", "address") {
         settings.vm_fault_address_offset = address;
     }
+    if let (Ok(pid), Ok(level), Ok(numbers)) = (
+        thread("thread_pid"),
+        types.offset("pid", "level"),
+        types.offset("pid", "numbers"),
+    ) {
+        settings.task_thread_pid_offset = pid;
+        (settings.pid_level_offset, settings.pid_numbers_offset) = (level, numbers);
+    }
     accounts(settings, &types);
     if let Err(error) = workers(settings, &types) {
         tracing::info!("Python workers have no accounts: {error}");

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use smtt_common::context::{Range, SlotHead};
-use smtt_common::settings::{Process, ROLE_CHILD, TableOperation, Thread};
+use smtt_common::settings::{InnerId, Process, ROLE_CHILD, TableOperation, Thread};
 use smtt_machine::proc::{Handle, Started};
 
 use super::wire::Wire;
@@ -116,6 +116,22 @@ impl Probes {
             return Ok(true);
         }
         bail!("no room for process {pid} in the table of processes: raise [limits] processes")
+    }
+
+    /// Whether the kernel side knows a child by its id in the executor's pid namespace: then it has set the task itself.
+    ///
+    /// # Errors
+    /// When the table is missing from the object.
+    pub fn knows_inner_id(&mut self, executor: u64, pid: u32) -> anyhow::Result<bool> {
+        let id = Wire(InnerId {
+            executor,
+            pid,
+            reserved: 0,
+        });
+        Ok(self
+            .map::<Wire<InnerId>, u32>("INNER_IDS")?
+            .get(&id, 0)
+            .is_ok())
     }
 
     /// Sets the context of a Python worker's task, for executors in another pid namespace.

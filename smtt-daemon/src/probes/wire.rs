@@ -3,7 +3,7 @@
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::event::used::{TaskBegin, WorkerBegin};
 use smtt_common::page_walk::WalkCounters;
-use smtt_common::settings::{Budget, Process, Settings, Thread, User};
+use smtt_common::settings::{Budget, InnerId, Process, Settings, Thread, User};
 
 /// A type of the boundary as aya wants it: plain bytes.
 #[repr(transparent)]
@@ -24,6 +24,7 @@ impl Plain for User {}
 impl Plain for Settings {}
 impl Plain for TaskBegin {}
 impl Plain for WorkerBegin {}
+impl Plain for InnerId {}
 
 // SAFETY: `Plain` is only on `repr(C)` structs of integers without padding.
 unsafe impl<T: Plain> aya::Pod for Wire<T> {}

@@ -37,7 +37,7 @@ pub extern "C" fn tables(ctx: *mut c_void) -> i32 {
             rows::adopt_executor(subject as u32, &owner).is_some()
         }
         TableOperation::ADOPT_CHILD => {
-            rows::adopt_child(subject as u32, executor, ADOPTED)
+            rows::adopt_child(subject as u32, executor, ADOPTED, &rows::NOT_INNER)
         }
         TableOperation::ADOPT_THREAD => {
             let heap = Range {

@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use aya_ebpf::{
     EbpfContext,
-    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_user, generated::bpf_get_attach_cookie},
+    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_user, generated::{bpf_get_attach_cookie, bpf_get_current_task}},
     macros::uprobe,
     programs::ProbeContext,
 };
@@ -192,10 +192,13 @@ fn worker(executor: u64, address: u64, bytes: u64) {
     let Ok(words) = (unsafe { bpf_probe_read_user(address as *const [u64; 5]) }) else {
         return;
     };
-    let [pid, task_attempt_id, hot, stage_id, stage_attempt] = words;
+    let [said, task_attempt_id, hot, stage_id, stage_attempt] = words;
+    // SAFETY: the helper has no precondition.
+    let level = tables::inner(unsafe { bpf_get_current_task() }, 0).level;
+    let pid = tables::child(executor, said as u32, level);
     let idle = task_attempt_id == u64::MAX;
     tables::set_worker(
-        pid as u32,
+        pid,
         executor,
         SlotHead {
             hot: if idle { 0 } else { hot },
@@ -204,5 +207,5 @@ fn worker(executor: u64, address: u64, bytes: u64) {
             stage_attempt: stage_attempt as u32,
         },
     );
-    workers::serve(pid as u32, executor, task_attempt_id, idle);
+    workers::serve(pid, executor, task_attempt_id, idle);
 }
