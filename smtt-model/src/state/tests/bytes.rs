@@ -538,6 +538,44 @@ fn searches_of_full_tables_stay_cheap() {
 }
 
 #[test]
+fn ends_of_children_look_at_the_tasks_once_a_second_also_where_nothing_is_kept() {
+    use crate::decode::ProcessEnd;
+    use crate::state::black_box::LOOKS;
+
+    let mut state = state();
+    let full = state.limits.tasks_per_executor as u64;
+    for task in 0..full {
+        tell(&mut state, 1, S, started(task, 1));
+    }
+    // The user is at its share: nothing more is admitted.
+    state.limits.state_per_executor_bytes = state.bytes();
+    let before = LOOKS.get();
+    for child in 0..10_000_u32 {
+        let end = ProcessEnd {
+            status: 9,
+            peak_rss_bytes: 1,
+            name: "python3".into(),
+        };
+        state.apply(Event {
+            time_ns: 2 * S + u64::from(child) * (S / 10_000),
+            executor: key(1),
+            pid: 1000 + child,
+            tid: 1000 + child,
+            uid: 1000,
+            fact: Fact::ProcessGone {
+                exec: false,
+                is_executor: false,
+                end: Some(Box::new(end)),
+            },
+        });
+    }
+    let executor = &state.executors()[&key(1)];
+    assert!(executor.black_box.before_child(2 * S).is_none(), "no room");
+    let looks = LOOKS.get() - before;
+    assert!((1..=2).contains(&looks), "{looks} times all tasks");
+}
+
+#[test]
 fn marker_counts_are_plausible_and_never_fall() {
     let mut state = state();
     tell(&mut state, 1, S, described("app-1", "1"));
