@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 use smtt_store::history::columns::{FIRST_METRIC, METRICS, TASKS};
-use smtt_store::history::read::Reader;
+use smtt_store::history::read::{Reader, counted, within};
 use smtt_store::read::ParquetError;
 
 use super::Refusal;
@@ -64,7 +64,7 @@ pub(super) struct Selection<'a> {
 /// What a task is sorted by: its run time or nothing, its id, and its row.
 type Key = (i64, i64, u64);
 
-/// Rows of the tasks that are asked for, in their order. Only what they are chosen by is read, of one row group at a time.
+/// Rows of the tasks that are asked for, in their order.
 pub(super) fn positions(
     app: &App,
     tasks: &Reader,
@@ -72,15 +72,24 @@ pub(super) fn positions(
     selection: &Selection<'_>,
 ) -> Result<Vec<u64>, ParquetError> {
     let ranges = app.rows(tasks, stage)?;
+    ordered(tasks, &ranges, selection)
+}
+
+/// The rows of ascending, disjoint ranges that are asked for, in their order. Only what they are chosen by is read, of one row
+/// group at a time, and of each only once: stages that alternate have a range for each task.
+fn ordered(
+    tasks: &Reader,
+    ranges: &[Range<u64>],
+    selection: &Selection<'_>,
+) -> Result<Vec<u64>, ParquetError> {
+    // Each row has a key in memory.
+    counted(ranges)?;
     let (mut keys, mut start) = (Vec::new(), 0);
     for count in tasks.groups() {
         let end = start + count;
-        let here = ranges
-            .iter()
-            .map(|range| range.start.max(start)..range.end.min(end))
-            .filter(|range| range.start < range.end);
-        for range in here {
-            add(tasks, range, selection, &mut keys)?;
+        let here: Vec<Range<u64>> = within(ranges, start..end).collect();
+        if !here.is_empty() {
+            add(tasks, &here, selection, &mut keys)?;
         }
         start = end;
     }
@@ -88,19 +97,17 @@ pub(super) fn positions(
     Ok(page.iter().map(|key| key.2).collect())
 }
 
-/// Adds the keys of a range of rows.
+/// Adds the keys of ranges of rows.
 fn add(
     tasks: &Reader,
-    range: Range<u64>,
+    ranges: &[Range<u64>],
     selection: &Selection<'_>,
     keys: &mut Vec<Key>,
 ) -> Result<(), ParquetError> {
-    let start = range.start;
-    let range = std::slice::from_ref(&range);
-    let ids = tasks.numbers("task_id", range)?;
+    let ids = tasks.numbers("task_id", ranges)?;
     let (statuses, order) = (selection.statuses, selection.order);
     let times = match order {
-        Some(_) => tasks.numbers("executor_run_time_ms", range)?,
+        Some(_) => tasks.numbers("executor_run_time_ms", ranges)?,
         None => Vec::new(),
     };
     // Whether a task succeeded, and whether its status is asked for.
@@ -112,7 +119,7 @@ fn add(
         )
     };
     let states = if order.is_some() || !statuses.is_empty() {
-        tasks.texts_as("status", range, &of)?
+        tasks.texts_as("status", ranges, &of)?
     } else {
         Vec::new()
     };
@@ -122,7 +129,8 @@ fn add(
         Some(time) if succeeded => time,
         Some(time) => time.wrapping_neg().wrapping_sub(1),
     };
-    for (row, id) in ids.into_iter().enumerate() {
+    let places = ranges.iter().cloned().flatten();
+    for ((row, id), place) in ids.into_iter().enumerate().zip(places) {
         let state = states.get(row).copied().flatten();
         let (succeeded, is_wanted) = state.unwrap_or((false, statuses.is_empty()));
         if !is_wanted {
@@ -134,7 +142,7 @@ fn add(
             // The complement orders the other way round.
             Some(true) => !time(row, succeeded),
         };
-        keys.push((time, id.unwrap_or(i64::MIN), start + row as u64));
+        keys.push((time, id.unwrap_or(i64::MIN), place));
     }
     Ok(())
 }

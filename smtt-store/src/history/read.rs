@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use nix::fcntl::OFlag;
@@ -31,7 +32,7 @@ const GROUP_ROWS: u64 = 4 << 20;
 /// Rows of a table at most.
 const ROWS: u64 = 1 << 30;
 /// Rows that one call reads at most.
-const READ_ROWS: u64 = 32 << 20;
+pub const READ_ROWS: u64 = 32 << 20;
 /// Bytes of texts that one call reads at most.
 const READ_BYTES: usize = 512 << 20;
 /// Bytes of a column of a row group up to which it is read at once. To skip a page, only its head is then looked at in
@@ -49,6 +50,8 @@ pub struct Reader {
     groups: Vec<u64>,
     /// Row groups in which columns have no values of their own.
     derived: [Vec<bool>; DERIVED.len()],
+    /// Columns of a row group that were opened.
+    opened: AtomicU64,
 }
 
 impl Reader {
@@ -104,6 +107,7 @@ impl Reader {
             bytes,
             groups,
             derived: Default::default(),
+            opened: AtomicU64::new(0),
         };
         if reader.said(MAGIC_KEY).as_deref() != Some(table) {
             return Err(damaged(&format!("no table {table} of a history")));
@@ -174,6 +178,12 @@ impl Reader {
         self.groups.iter().sum()
     }
 
+    /// How often a column of a row group was opened so far: the cost of a call, beside the rows that it reads.
+    #[must_use]
+    pub fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
     /// Numbers of a column in ascending, disjoint ranges of rows; `None` for an absent value or a column that the file
     /// does not have. Where the values of a row group follow from other columns, they are computed.
     ///
@@ -193,9 +203,7 @@ impl Reader {
         let (mut start, mut place) = (0, 0);
         for (at, &count) in self.groups.iter().enumerate() {
             let end = start + count;
-            let here = rows
-                .iter()
-                .map(|range| range.end.min(end).saturating_sub(range.start.max(start)));
+            let here = within(rows, start..end).map(|range| range.end - range.start);
             let next = place + usize::try_from(here.sum::<u64>()).unwrap_or(usize::MAX);
             if groups.get(at) == Some(&true) {
                 let rows = (place..).zip(values.iter_mut().take(next).skip(place));
@@ -306,13 +314,7 @@ impl Reader {
         rows: &[Range<u64>],
         read: &mut dyn FnMut(ColumnReader, &[Range<u64>], &mut Vec<Option<V>>) -> Result<()>,
     ) -> Result<Vec<Option<V>>> {
-        let wanted = rows.iter().try_fold(0_u64, |sum, range| {
-            sum.checked_add(range.end.saturating_sub(range.start))
-        });
-        let wanted = wanted.filter(|wanted| *wanted <= READ_ROWS);
-        let wanted = wanted.ok_or_else(|| {
-            ParquetError::General(format!("more than {READ_ROWS} rows of column {column}"))
-        })?;
+        let wanted = counted(rows)?;
         let mut out = Vec::new();
         let schema = self.file.metadata().file_metadata().schema_descr_ptr();
         let index = schema
@@ -327,10 +329,7 @@ impl Reader {
         let mut start = 0;
         for (at, &count) in self.groups.iter().enumerate() {
             let end = start + count;
-            let here: Vec<Range<u64>> = rows
-                .iter()
-                .map(|range| range.start.max(start)..range.end.min(end))
-                .filter(|range| range.start < range.end)
+            let here: Vec<Range<u64>> = within(rows, start..end)
                 .map(|range| range.start - start..range.end - start)
                 .collect();
             if !here.is_empty() {
@@ -355,6 +354,7 @@ impl Reader {
         rows: u64,
         is_first: bool,
     ) -> Result<Box<dyn PageReader>> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
         let described = self.file.metadata().row_group(group).column(column);
         if !is_first && let Some(chunk) = Chunk::read(&self.bytes, described)? {
             let rows = usize::try_from(rows).unwrap_or(usize::MAX);
@@ -365,6 +365,30 @@ impl Reader {
             .get_row_group(group)?
             .get_column_page_reader(column)
     }
+}
+
+/// The number of rows in ranges.
+///
+/// # Errors
+/// When there are more than [`READ_ROWS`].
+pub fn counted(rows: &[Range<u64>]) -> Result<u64> {
+    let wanted = rows.iter().try_fold(0_u64, |sum, range| {
+        sum.checked_add(range.end.saturating_sub(range.start))
+    });
+    let wanted = wanted.filter(|wanted| *wanted <= READ_ROWS);
+    wanted.ok_or_else(|| {
+        ParquetError::General(format!("more than {READ_ROWS} rows are asked for at once"))
+    })
+}
+
+/// The parts of ascending, disjoint ranges that are in `part`. A table may have half a million ranges and many parts.
+pub fn within(rows: &[Range<u64>], part: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+    let first = rows.partition_point(|range| range.end <= part.start);
+    rows.iter()
+        .skip(first)
+        .take_while(move |range| range.start < part.end)
+        .map(move |range| range.start.max(part.start)..range.end.min(part.end))
+        .filter(|range| range.start < range.end)
 }
 
 /// A column of a row group, in memory as it is in the file.

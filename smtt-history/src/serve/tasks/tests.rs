@@ -4,6 +4,7 @@ use std::path::Path;
 
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::columns::{META, TASKS, Table};
+use smtt_store::history::read::READ_ROWS;
 use smtt_store::history::write::Writer;
 
 use super::*;
@@ -156,4 +157,47 @@ fn pages_are_parts_of_a_full_sort() {
             }
         }
     }
+}
+
+#[test]
+fn ranges_of_single_rows_open_each_column_once_and_too_many_rows_none() {
+    const ROWS: u64 = 200_000;
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let task = |id| Made {
+        id,
+        stage: 0,
+        status: "SUCCESS",
+        time: Some(id % 1000),
+    };
+    let all: Vec<Made> = (0..ROWS as i64).map(task).collect();
+    write(folder.path(), &TASKS, &[all.iter().map(row).collect()]);
+    write(folder.path(), &META, &[]);
+    let app = App::open(folder.path()).expect("opens");
+    let tasks = app.tasks().expect("opens");
+    assert_eq!(tasks.groups(), [ROWS]);
+    let selection = Selection {
+        statuses: &[],
+        order: Some(true),
+        offset: 10,
+        length: 100,
+    };
+    // As those of a stage in a file of another writer, whose stages alternate.
+    let ranges: Vec<Range<u64>> = (0..ROWS / 2).map(|at| 2 * at + 1..2 * at + 2).collect();
+    let before = tasks.opened();
+    let rows = ordered(&tasks, &ranges, &selection).expect("reads");
+    // The id, the status, and the run time, which may be computed from others.
+    let opened = tasks.opened() - before;
+    assert!(opened <= TASKS.columns.len() as u64, "{opened} columns");
+    let of_ranges: Vec<Made> = all.into_iter().filter(|it| it.id % 2 == 1).collect();
+    let ids = sorted(&of_ranges, 0, Some(true), &[]);
+    let ids: Vec<u64> = ids[10..110].iter().map(|id| *id as u64).collect();
+    assert_eq!(rows, ids);
+
+    // In pieces of which each one would be read.
+    let half = READ_ROWS / 2;
+    let ranges = [0..half, half + 1..READ_ROWS + 2];
+    let before = tasks.opened();
+    let error = ordered(&tasks, &ranges, &selection).expect_err("are too many");
+    assert!(error.to_string().contains("rows are asked for"), "{error}");
+    assert_eq!(tasks.opened() - before, 0);
 }
