@@ -1,10 +1,13 @@
 //! Memory of a process's cgroup, of either version: limit, use, and how often the kernel had to end processes there.
 
+mod trees;
+
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use smtt_model::postmortem::CgroupLimits;
+pub(crate) use trees::{Place, Trees};
 
 /// Most folders from a cgroup to the root of its hierarchy.
 const LEVELS: usize = 32;
@@ -36,46 +39,26 @@ pub struct Counts {
 }
 
 impl MemoryCgroup {
-    /// The cgroup that the text of `/proc/PID/cgroup` names, below `/sys/fs/cgroup`; `None` where no memory controller
-    /// has one.
+    /// The cgroup that the text of `/proc/PID/cgroup` names; `None` where no memory controller has one, or no mount shows
+    /// it.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
-        Self::below(Path::new("/sys/fs/cgroup"), text)
+        Self::below(Path::new("/"), text)
     }
 
-    fn below(mount: &Path, text: &str) -> Option<Self> {
-        let line = |wanted: &dyn Fn(&str, &str) -> bool| {
-            text.lines().find_map(|line| {
-                let mut fields = line.splitn(3, ':');
-                let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-                wanted(id, controllers).then_some(path)
-            })
-        };
-        let first = line(&|_, controllers| controllers.split(',').any(|name| name == "memory"))
-            .map(|path| (mount.join("memory"), path, 1));
-        let second = || {
-            let path = line(&|id, controllers| id == "0" && controllers.is_empty())?;
-            let roots = [mount.to_owned(), mount.join("unified")];
-            let root = roots
-                .into_iter()
-                .find(|root| root.join("cgroup.controllers").exists())?;
-            Some((root, path, 2))
-        };
-        let (root, path, version) = first.or_else(second)?;
-        // A process outside of this namespace's root has a path that leads upwards.
-        let path: PathBuf = Path::new(path)
-            .components()
-            .filter(|part| *part != Component::RootDir)
-            .collect();
-        let plain = path
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
+    /// The same with the mounts of a machine below `root`.
+    fn below(root: &Path, text: &str) -> Option<Self> {
+        let Place {
+            version,
+            mount: root,
+            path,
+        } = Trees::of(root).place(text)?;
         let found = Self {
             root,
             path,
             version,
         };
-        (plain && found.current().is_some()).then_some(found)
+        found.current().is_some().then_some(found)
     }
 
     /// Bytes that the cgroup uses.
@@ -196,7 +179,7 @@ mod tests {
     #[test]
     fn a_cgroup_of_version_2_has_the_smallest_limit_and_all_events() {
         let scratch = tempfile::tempdir().expect("a folder");
-        let root = scratch.path();
+        let root = &scratch.path().join("sys/fs/cgroup");
         write(root, &[("cgroup.controllers", "memory\n")]);
         let above = [
             ("memory.max", "1000\n"),
@@ -213,7 +196,7 @@ mod tests {
             ),
         ];
         write(&root.join("a/b"), &own);
-        let group = MemoryCgroup::below(root, "0::/a/b\n").expect("it is there");
+        let group = MemoryCgroup::below(scratch.path(), "0::/a/b\n").expect("it is there");
         assert_eq!((group.current(), group.limit()), (Some(900), Some(1000)));
         let counts = group.counts();
         assert_eq!((counts.limit_hits, counts.oom_kills), (Some(3), Some(2)));
@@ -221,14 +204,18 @@ mod tests {
         assert_eq!(limits.limit_hits, None, "nothing was counted before");
         assert_eq!(limits.peak_bytes, Some(999));
         for outside in ["0::/../a\n", "0::/none\n", "7:cpu:/a/b\n", ""] {
-            assert_eq!(MemoryCgroup::below(root, outside), None, "{outside:?}");
+            assert_eq!(
+                MemoryCgroup::below(scratch.path(), outside),
+                None,
+                "{outside:?}"
+            );
         }
     }
 
     #[test]
     fn a_limit_of_version_1_counts_only_where_the_cgroup_was_full() {
         let scratch = tempfile::tempdir().expect("a folder");
-        let root = scratch.path().join("memory");
+        let root = scratch.path().join("sys/fs/cgroup/memory");
         write(&root, &[]);
         let files = |peak: &'static str| {
             [

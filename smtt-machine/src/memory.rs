@@ -1,8 +1,9 @@
 //! Memory of processes and of their control groups, by the kernel's own counts. Nothing here walks page tables.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::cgroup::{Place, Trees};
 use smtt_model::state::{CgroupMemory, Child, ChildKind, ChildMemory, KernelMemory, ProcessMemory};
 
 /// Depth of control groups that are searched for limits.
@@ -97,41 +98,19 @@ fn process(status: &str) -> Option<ProcessMemory> {
     })
 }
 
-/// The control group of a process that counts its memory, and where it is mounted.
-fn group(root: &Path, pid: u32) -> Option<(u8, String, PathBuf)> {
+/// The control group of a process that counts its memory. The root group has no limit and holds the whole machine.
+fn group(root: &Path, pid: u32) -> Option<Place> {
     let groups = fs::read_to_string(root.join(format!("proc/{pid}/cgroup"))).ok()?;
-    let (mut first, mut second) = (None, None);
-    for group in groups.lines() {
-        let mut parts = group.splitn(3, ':');
-        let (Some(number), Some(controllers), Some(path)) =
-            (parts.next(), parts.next(), parts.next())
-        else {
-            continue;
-        };
-        if controllers
-            .split(',')
-            .any(|controller| controller == "memory")
-        {
-            first = Some(path);
-        } else if number == "0" && controllers.is_empty() {
-            second = Some(path);
-        }
-    }
-    let mounts = root.join("sys/fs/cgroup");
-    // The controller is in one hierarchy only.
-    let (version, path, mount) = match (first, second) {
-        (Some(path), _) => (1, path, mounts.join("memory")),
-        (None, Some(path)) => (2, path, mounts),
-        (None, None) => return None,
-    };
-    let below = path.trim_start_matches('/');
-    // The root group has no limit and holds the whole machine. A path above our own root is not reachable.
-    (!below.is_empty() && !below.split('/').any(|part| part == ".."))
-        .then(|| (version, below.to_owned(), mount))
+    let place = Trees::of(root).place(&groups)?;
+    (!place.path.as_os_str().is_empty()).then_some(place)
 }
 
 fn cgroup(root: &Path, pid: u32) -> Option<CgroupMemory> {
-    let (version, path, mount) = group(root, pid)?;
+    let Place {
+        version,
+        mount,
+        path,
+    } = group(root, pid)?;
     let folder = mount.join(&path);
     let stat = fs::read_to_string(folder.join("memory.stat")).ok()?;
     let field = |name: &str| {
@@ -183,7 +162,11 @@ fn cgroup(root: &Path, pid: u32) -> Option<CgroupMemory> {
         shared_bytes: shared,
         kernel_bytes: kernel,
         // Users may make groups with any names.
-        path: path.chars().filter(|letter| !letter.is_control()).collect(),
+        path: path
+            .to_string_lossy()
+            .chars()
+            .filter(|letter| !letter.is_control())
+            .collect(),
     })
 }
 

@@ -5,7 +5,7 @@
 //! emulated machines (`cargo xtask vm`). Folders for temporary files have the same path in both file systems.
 
 use std::fs;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -307,6 +307,28 @@ impl Application {
     /// When the file of the gate cannot be made.
     pub fn open(&self, gate: &str) -> Result<()> {
         Ok(fs::write(self.gate(&format!("{gate}.go"))?, "")?)
+    }
+
+    /// Waits until the kernel has killed the application.
+    ///
+    /// # Errors
+    /// When the application lives on, or ended in another way.
+    pub fn killed(&mut self) -> Result<()> {
+        let running = &mut self.running;
+        let status = wait_for("the application is killed", GATE_LIMIT, || running.poll())?;
+        ensure!(
+            status.signal() == Some(libc::SIGKILL),
+            "it ended with {status}"
+        );
+        Ok(())
+    }
+
+    /// The last step of a test whose application has ended: removes the folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be removed.
+    pub fn remove(mut self) -> Result<()> {
+        self.folder.take().map_or(Ok(()), lab::remove)
     }
 
     /// The last step of a test: opens the last gate, checks the result, and removes the folder.

@@ -3,7 +3,7 @@
 //!
 //! The application's JVM starts bound to the CPUs and the memory of one node. Later it runs on the CPUs of the other
 //! node, then on all CPUs. It reads one RDD all the time and another never; in the end the test swaps out the unread
-//! memory. The kernel (`move_pages`, `pagemap`, `/proc/PID/status`) is the witness, at the addresses at which
+//! memory. Last the cgroup of the application gets a limit below its use, at which the kernel kills it. The kernel (`move_pages`, `pagemap`, `/proc/PID/status`) is the witness, at the addresses at which
 //! `/proc/PID/mem` has the application's bytes. [`smtt_tests::jvm`] says where the JVM is.
 
 use std::fs::File;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use smtt_tests::cgroup::MemoryCgroup;
 use smtt_tests::json::number;
 use smtt_tests::jvm::{Application, CACHED_PLACES, Prepared};
 use smtt_tests::lab::programs;
@@ -29,6 +30,8 @@ const READ_BYTES: u64 = 32 * MIB;
 const UNREAD_BYTES: u64 = 16 * MIB;
 /// Bytes of each object of the RDD of objects, without its header.
 const OBJECT_BYTES: usize = 16 << 10;
+/// Limit of the cgroup in the end, far below what the JVM has.
+const JVM_LIMIT: u64 = 64 * MIB;
 /// The node on which the application starts, and the node to which its threads move.
 const HOME: u32 = 1;
 const AWAY: u32 = 0;
@@ -37,6 +40,8 @@ const AWAY: u32 = 0;
 struct Scene {
     daemon: Daemon,
     application: Application,
+    /// The cgroup of the application, where the machine has a memory controller of version 2.
+    group: Option<MemoryCgroup>,
 }
 
 /// A block at the addresses that the daemon reports.
@@ -216,7 +221,7 @@ fn remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not() -> Resu
     let scene = remote(scene)?;
     let scene = hot(scene)?;
     let scene = swapped(scene)?;
-    scene.application.finish()
+    limited(scene)
 }
 
 /// The application, bound to a node, after it has cached everything.
@@ -235,12 +240,18 @@ fn start() -> Result<Scene> {
     let (paths, folder) = (Paths::find()?, prepared.at("daemon"));
     let daemon = Daemon::start(&paths, &programs()?, &folder, &options)?;
     let begin = std::time::Instant::now();
-    let mut application = prepared.start(&CACHED_PLACES, Some(HOME))?;
+    let group = MemoryCgroup::unlimited("places")?.filter(|group| group.version == 2);
+    let start = || prepared.start(&CACHED_PLACES, Some(HOME));
+    let mut application = match &group {
+        Some(group) => group.within(start)?,
+        None => start()?,
+    };
     application.reach("cached")?;
     println!("cached after {:.1} s", begin.elapsed().as_secs_f64());
     Ok(Scene {
         daemon,
         application,
+        group,
     })
 }
 
@@ -489,4 +500,45 @@ fn swapped(scene: Scene) -> Result<Scene> {
     }
     scene.advises(&["spark.executor.memory  ", "sysctl vm.swappiness=1"])?;
     Ok(scene)
+}
+
+/// The kernel kills the executor at a limit of its cgroup, and the daemon says so; without such a cgroup it ends well.
+fn limited(mut scene: Scene) -> Result<()> {
+    let Some(group) = scene.group.take() else {
+        return scene.application.finish();
+    };
+    let pid = scene.application.pid();
+    let held = group.current_bytes()?;
+    ensure!(held > 4 * JVM_LIMIT, "it uses {held} bytes only");
+    group.limit(JVM_LIMIT)?;
+    scene.application.killed()?;
+    ensure!(
+        group.oom_kills()? == 1,
+        "the kernel counts {}",
+        group.oom_kills()?
+    );
+    let report = wait_for("the death is listed", LIMIT, || {
+        let list = scene.json(&["postmortem"])?;
+        let rows = list["rows"].as_array().into_iter().flatten();
+        let mut own = rows.filter(|row| row["pid"] == pid);
+        let id = own.next().and_then(|row| row["id"].as_str());
+        id.map(|id| scene.json(&["postmortem", id])).transpose()
+    })?;
+    println!("{report:#}");
+    let cgroup = &report["cgroup"];
+    let pair = |counts: &str| {
+        let counts = cgroup[counts].as_array()?;
+        counts[1].as_u64()?.checked_sub(counts[0].as_u64()?)
+    };
+    ensure!(
+        report["verdict"] == "oom_killed_cgroup"
+            && cgroup["version"] == 2
+            && cgroup["limit_bytes"] == JVM_LIMIT
+            && cgroup["peak_bytes"] == group.peak_bytes()?
+            && pair("oom_kills") == Some(1)
+            && pair("limit_hits") == Some(group.limit_hits()?),
+        "killed at {JVM_LIMIT} bytes, with a peak of {}: {report:#}",
+        group.peak_bytes()?
+    );
+    scene.application.remove()
 }

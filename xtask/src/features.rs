@@ -50,6 +50,10 @@ pub const ALL: &[(&str, &str)] = &[
         "memory_cgroup",
         "a memory controller of cgroups, version 1 or 2",
     ),
+    (
+        "memory_cgroup_2",
+        "a memory controller of cgroups, version 2, and none of version 1",
+    ),
     ("cpu_cgroup", "a CPU controller of cgroups, version 1 or 2"),
     (
         "pids_cgroup",

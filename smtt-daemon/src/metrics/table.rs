@@ -98,7 +98,7 @@ metrics! {
     EXECUTOR_LIMIT "smtt_executor_memory_limit_bytes" Gauge &["application_id", "user", "executor_id", "limit"],
         "Limits of an executor's memory under the names of their settings. memory.max may be that of a control group above the executor's", "the limit is not set or not known";
     EXECUTOR_CGROUP "smtt_executor_cgroup_bytes" Gauge EXECUTOR_LABELS,
-        "Memory of the executor's control group with everything in it: the JVM, its Python workers, other processes of the group, page cache, and the kernel's own for them (memory.current)", "the executor is dead, its memory was not read yet, it is in the root group, or its group cannot be named (a daemon in a pod, with cgroup v2)";
+        "Memory of the executor's control group with everything in it: the JVM, its Python workers, other processes of the group, page cache, and the kernel's own for them (memory.current)", "the executor is dead, its memory was not read yet, it is in the root group, or its group cannot be named (a daemon in a pod with cgroup v2, without the node's /sys/fs/cgroup)";
     EXECUTOR_CGROUP_CACHE "smtt_executor_cgroup_page_cache_bytes" Gauge EXECUTOR_LABELS,
         "Page cache of that group without shared memory (a part of smtt_executor_cgroup_bytes). The kernel drops it before it kills a process", "as smtt_executor_cgroup_bytes";
     EXECUTOR_CGROUP_PEAK "smtt_executor_cgroup_peak_bytes" Gauge EXECUTOR_LABELS,

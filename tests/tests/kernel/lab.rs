@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::event::Kind;
 use smtt_common::page_walk::WalkCounters;
@@ -20,8 +22,10 @@ pub use smtt_tests::workload::{Workload, library};
 use tempfile::TempDir;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
-use xtask::process::is_root;
+use xtask::process::{is_root, wait_for};
 
+/// How long a death may take to be in the list, on a machine that emulates each instruction.
+const DEATH_LIMIT: Duration = Duration::from_secs(180);
 /// Counts are compared with the previous reading, so tests must not disturb each other's timing.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -290,4 +294,23 @@ fn add(sum: &mut FaultCounters, more: &FaultCounters) {
     sum.timed += more.timed;
     sum.timed_ns += more.timed_ns;
     sum.timed_squares += more.timed_squares;
+}
+
+/// The report of a process's death, once there is one.
+pub fn death(daemon: &Daemon, pid: u32) -> Result<Value> {
+    let mut last = None;
+    let report = wait_for("the death is listed", DEATH_LIMIT, || {
+        // A machine that has just been without memory is slow: the daemon gives up on clients that do not go on.
+        let listed = daemon.json(&["postmortem"]).and_then(|list| {
+            let rows = list["rows"].as_array().context("no rows")?;
+            let row = rows.iter().find(|row| row["pid"] == pid);
+            let id = row.and_then(|row| row["id"].as_str());
+            id.map(|id| daemon.json(&["postmortem", id])).transpose()
+        });
+        Ok(listed.unwrap_or_else(|error| {
+            last = Some(error);
+            None
+        }))
+    });
+    report.with_context(|| format!("the last error: {last:?}"))
 }

@@ -8,16 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
 use smtt_config::FaultHook;
 use smtt_tests::attackers::Counted;
 use smtt_tests::lab::programs;
 use smtt_tests::skip::{must_have, skip};
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
-use xtask::process::wait_for;
 
-use crate::lab::{Workload, lab, with_hook};
+use crate::lab::{Workload, death, lab, with_hook};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -28,25 +26,6 @@ fn oom_kills() -> Result<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("oom_kill "));
     Ok(line.context("no oom_kill in /proc/vmstat")?.parse()?)
-}
-
-/// The report of a death.
-fn report(daemon: &Daemon, pid: u32) -> Result<Value> {
-    let mut last = None;
-    let report = wait_for("the death is listed", LIMIT, || {
-        // A machine that has just been without memory is slow: the daemon gives up on clients that do not go on.
-        let listed = daemon.json(&["postmortem"]).and_then(|list| {
-            let rows = list["rows"].as_array().context("no rows")?;
-            let row = rows.iter().find(|row| row["pid"] == pid);
-            let id = row.and_then(|row| row["id"].as_str());
-            id.map(|id| daemon.json(&["postmortem", id])).transpose()
-        });
-        Ok(listed.unwrap_or_else(|error| {
-            last = Some(error);
-            None
-        }))
-    });
-    report.with_context(|| format!("the last error: {last:?}"))
 }
 
 #[test]
@@ -87,7 +66,7 @@ fn guest_a_machine_without_memory_is_named_as_the_cause() -> Result<()> {
         "the kernel counts {} kills, {before} before",
         oom_kills()?
     );
-    let report = report(&daemon, pid)?;
+    let report = death(&daemon, pid)?;
     println!("{report:#}");
     ensure!(report["verdict"] == "oom_killed_machine", "{report:#}");
     ensure!(

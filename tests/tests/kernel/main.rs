@@ -7,6 +7,7 @@
 
 mod accounts;
 mod capabilities;
+mod cgroup_limits;
 mod clocks;
 mod deaths;
 mod discovery;

@@ -107,7 +107,7 @@ pub static ALL: [Guest; 4] = [
         node_mib: 1024,
         bare_nodes: false,
         jvm: false,
-        features: "raw_tracepoint,fexit,kprobe,software",
+        features: "raw_tracepoint,fexit,kprobe,software,memory_cgroup,memory_cgroup_2",
         by_name: false,
         seconds: 1200,
         must: &[X86_MUST],
@@ -120,7 +120,8 @@ pub static ALL: [Guest; 4] = [
         node_mib: 1024,
         bare_nodes: true,
         jvm: true,
-        features: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes,suspend,spare_machine",
+        features: "raw_tracepoint,fexit,kprobe,software,damon,bare_nodes,suspend,spare_machine,memory_cgroup,\
+                   memory_cgroup_2",
         by_name: false,
         seconds: 1500,
         must: &[X86_MUST, X86_JVM_MUST],
@@ -184,6 +185,8 @@ const X86_MUST: &[&str] = &[
     "every_rung_counts_the_same",
     "pads_are_hit_as_often_as_they_are_called",
     "pages::pages_that_were_swapped_out_are_reported",
+    "deaths::the_oom_killer_names_the_executor",
+    "deaths::the_oom_killer_names_the_child",
 ];
 
 /// What an x86-64 guest with a JVM must have in addition.
@@ -191,6 +194,8 @@ const X86_JVM_MUST: &[&str] = &[
     "jvm",
     "suspend::guest_an_executor_at_work_through_a_suspend_loses_nothing",
     "remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not",
+    "cgroup_limits::limits_of_a_cgroup_and_of_one_above_it_are_measured_and_named_as_the_cause",
+    "cgroup_limits::a_daemon_in_a_pod_with_the_tree_of_the_host_sees_the_limits_of_others",
 ];
 
 impl Guest {

@@ -258,7 +258,7 @@ impl Machine<'_> {
         archive.file("/bin/busybox", &read(&self.prepared.busybox)?);
         archive.link("/bin/sh", "busybox");
         let (first, prefix) = match self.init {
-            Init::Shell => (init(self.disk.is_some()), ""),
+            Init::Shell => (init(self.guest, self.disk.is_some()), ""),
             Init::Systemd => (system::init(BEGIN, END), system::FILES),
         };
         archive.file("/init", first.as_bytes());
@@ -315,7 +315,14 @@ fn console_lines(emulator: &mut Emulator) -> Result<mpsc::Receiver<String>> {
 /// The guest's first program. NUMA balancing is off: the kernel unmaps pages for a moment to see which node uses them,
 /// and each causes a page fault that the tests' programs do not expect. The kernel does not sample less where its handler seems
 /// slow: an emulated processor waits for a real one.
-fn init(disk: bool) -> String {
+fn init(guest: &Guest, disk: bool) -> String {
+    // No hierarchy of version 1 takes the controller. A guest whose kernel has none fails in its tests.
+    let cgroups = if guest.has("memory_cgroup_2") {
+        "mount -t cgroup2 cgroup /sys/fs/cgroup\n\
+         echo +memory > /sys/fs/cgroup/cgroup.subtree_control\n"
+    } else {
+        ""
+    };
     let disk = if disk {
         "for module in /modules/*; do insmod $module; done\n\
          mount -t ext4 /dev/vda /disk\n\
@@ -333,7 +340,7 @@ fn init(disk: bool) -> String {
          mount -t tracefs trace /sys/kernel/tracing\n\
          mount -t debugfs debug /sys/kernel/debug\n\
          mount -t bpf bpf /sys/fs/bpf\n\
-         chmod 1777 /tmp\n\
+         {cgroups}chmod 1777 /tmp\n\
          ip link set lo up\n\
          echo 0 > /proc/sys/kernel/numa_balancing\n\
          echo 0 > /proc/sys/kernel/perf_cpu_time_max_percent\n\

@@ -1,8 +1,9 @@
 //! A machine's life with the packages, on an emulated Debian machine whose init is systemd. The worker's: installed, asked,
 //! a traced Spark application, upgraded below it, removed, purged. Then the history server's, and the step from the
-//! package that had both.
+//! package that had both. On the kernel of Debian 12 the worker's with the drop-in of its capability.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -19,6 +20,8 @@ use crate::{history, worker};
 
 /// The machine whose kernel needs no more than the unit's capabilities.
 const GUEST: &str = "x86-6.12";
+/// The machine with Debian 12 and its kernel, which needs the drop-in.
+const DEBIAN_12: &str = "x86-6.1";
 /// Ten minutes on an idle machine would be long; other work on it makes emulation several times slower.
 const LIMIT: Duration = Duration::from_secs(3600);
 /// Lines before and after the output of a step.
@@ -29,9 +32,65 @@ const EXPOSURE: f64 = 2.5;
 /// CAP_BPF, CAP_PERFMON, CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH as the kernel writes them.
 const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 40 | 1 << 19 | 1 << 2;
 
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+/// The unit's exposure with the drop-in, at most.
+const EXPOSURE_WITH_DROP_IN: f64 = 3.0;
+const SHOW: &str = "systemctl show --property=MainPID --value smtt";
+
+/// A step with its commands.
+type Step = (&'static str, String);
+
+/// The start of an application, as another user and with the package's jar and library, until it has cached its RDD.
+fn start(java: &str) -> Step {
+    let commands = format!(
+        "mkdir /gates; touch /gates/begin.go; chown -R spark /gates; \
+         (cd /home/spark && setsid runuser -u spark -- {java} > /application.log 2>&1; echo $? > /application.status) & \
+         wait_for sh -c 'test -e /gates/cached.reached || test -s /application.status'; test -e /gates/cached.reached"
+    );
+    ("start", commands)
+}
+
+/// The steps of a worker whose kernel is before 6.6.
+fn steps_of_debian_12(java: &str) -> Vec<Step> {
+    let step = |name, commands: &str| (name, commands.to_owned());
+    vec![
+        step("install", "uname -r; dpkg -i /smtt.deb"),
+        step(
+            "active",
+            "wait_for systemctl is-active --quiet smtt; systemctl is-active smtt",
+        ),
+        step("doctor", "smtt-ctl doctor; systemctl stop smtt"),
+        // As docs/INSTALL.md has it.
+        step(
+            "drop-in",
+            "mkdir -p /etc/systemd/system/smtt.service.d && \
+             cp /usr/share/smtt/smtt-sys-admin.conf /etc/systemd/system/smtt.service.d/ && \
+             systemctl daemon-reload && systemctl start smtt && wait_for systemctl is-active --quiet smtt",
+        ),
+        step("doctor again", "ask doctor"),
+        (
+            "capabilities",
+            format!("sed -n 's/^CapEff:\\t//p' /proc/$({SHOW})/status"),
+        ),
+        step("verify", "systemd-analyze verify smtt.service"),
+        step(
+            "security",
+            "systemd-analyze security --no-pager smtt.service | tail -n 1",
+        ),
+        step("user", "useradd --create-home spark"),
+        start(java),
+        step("traced", "knows rdds 'cached arrays'"),
+        step("executors", "ask executors --json"),
+        step(
+            "finish",
+            "touch /gates/cached.go /gates/scanned.go; wait_for test -s /application.status; cat /application.log; cat /application.status",
+        ),
+    ]
+}
+
 /// Steps of the script: name and commands.
-fn steps(java: &str) -> Vec<(&'static str, String)> {
-    let show = "systemctl show --property=MainPID --value smtt";
+fn steps(java: &str) -> Vec<Step> {
+    let show = SHOW;
     let history = "systemctl show --property=MainPID --value smtt-history";
     vec![
         ("before", "! id smtt && ! test -e /usr/bin/smtt-ctl".to_owned()),
@@ -47,12 +106,7 @@ fn steps(java: &str) -> Vec<(&'static str, String)> {
         ("verify", "systemd-analyze verify smtt.service".to_owned()),
         ("security", "systemd-analyze security --no-pager smtt.service | tail -n 1".to_owned()),
         ("user outside the group", "useradd --create-home spark; runuser -u spark -- smtt-ctl status".to_owned()),
-        // As another user, and with the package's jar and library.
-        ("start", format!(
-            "mkdir /gates; touch /gates/begin.go; chown -R spark /gates; \
-             (cd /home/spark && setsid runuser -u spark -- {java} > /application.log 2>&1; echo $? > /application.status) & \
-             wait_for sh -c 'test -e /gates/cached.reached || test -s /application.status'; test -e /gates/cached.reached"
-        )),
+        start(java),
         ("traced", "knows rdds 'cached arrays'".to_owned()),
         ("executors", "ask executors --json".to_owned()),
         ("change", "sed -i 's/^tick = .*/tick = \"2s\"/' /etc/smtt/smtt.toml && smtt-daemon --check --config /etc/smtt/smtt.toml".to_owned()),
@@ -102,9 +156,9 @@ history() {
 knows() { for n in $(seq 60); do ask $1 --json | grep -q \"$2\" && break; sleep 1; done; ask $1 --json; }
 ";
 
-fn script(java: &str) -> String {
+fn script(steps: Vec<Step>) -> String {
     let mut script = FUNCTIONS.to_owned();
-    for (name, commands) in steps(java) {
+    for (name, commands) in steps {
         // A shell of its own per step: redirections end with it.
         script += &format!("echo '{STEP}{name}'\n( {commands} )\necho \"{STATUS}$?\"\n");
     }
@@ -176,31 +230,90 @@ fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<
     plan.revision += 1;
     let second = dist(&paths, &plan)?;
     let second = |product| second.of(product, Processor::X86);
-    let guest = Guest::named(Some(GUEST))?.pop().context("the guest")?;
-    let prepared = prepare(&paths, guest)?;
-    let file = |here: &std::path::Path, there: &str| GuestFile {
-        here: here.to_owned(),
-        there: there.to_owned(),
-    };
+    let said = run(
+        &paths,
+        GUEST,
+        &[
+            (&worker()?.deb, "/smtt.deb"),
+            (&second(&WORKER)?.deb, "/smtt-next.deb"),
+            (&history()?.deb, "/smtt-history.deb"),
+            (&second(&HISTORY)?.deb, "/smtt-history-next.deb"),
+        ],
+        steps(&java()),
+    )?;
+    check(&said)
+}
+
+#[test]
+fn a_worker_of_debian_12_traces_with_the_drop_in() -> Result<()> {
+    let paths = Paths::find()?;
+    setup::for_machines(&paths)?;
+    let files: &[(&Path, _)] = &[(&worker()?.deb, "/smtt.deb")];
+    let said = run(&paths, DEBIAN_12, files, steps_of_debian_12(&java()))?;
+    let installed = said.ended("install", 0)?;
+    ensure!(
+        installed.starts_with("6.1.") && installed.contains("without CAP_SYS_ADMIN"),
+        "{installed}"
+    );
+    ensure!(said.ended("active", 0)?.trim() == "active");
+    // Without the drop-in it says what is missing.
+    let needs = "Linux before 6.6 needs CAP_SYS_ADMIN";
+    let (doctor, _) = said.steps.get("doctor").context("doctor")?;
+    ensure!(doctor.contains(needs), "{doctor}");
+    said.ended("drop-in", 0)?;
+    let doctor = said
+        .ended("doctor again", 1)
+        .or_else(|_| said.ended("doctor again", 0))?;
+    ensure!(!doctor.contains(needs), "{doctor}");
+    let capabilities = said.ended("capabilities", 0)?.trim();
+    ensure!(
+        u64::from_str_radix(capabilities, 16)? == CAPABILITIES | CAP_SYS_ADMIN,
+        "{capabilities}"
+    );
+    let complaints = said.ended("verify", 0)?;
+    ensure!(!complaints.contains("smtt"), "{complaints}");
+    let of_unit = exposure(said.ended("security", 0)?)?;
+    println!("exposure with the drop-in {of_unit}");
+    ensure!(of_unit <= EXPOSURE_WITH_DROP_IN, "{of_unit}");
+    is_traced(&said)?;
+    let finished = said.ended("finish", 0)?;
+    ensure!(finished.contains("RESULT scan of 2 arrays"), "{finished}");
+    ensure!(finished.trim_end().ends_with("\n0"), "{finished}");
+    Ok(())
+}
+
+/// Runs the steps on a machine with these files.
+fn run(paths: &Paths, guest: &str, files: &[(&Path, &str)], steps: Vec<Step>) -> Result<Said> {
+    let guest = Guest::named(Some(guest))?.pop().context("the guest")?;
+    let prepared = prepare(paths, guest)?;
+    let fixture = paths.fixture_jar();
+    let files = files.iter().copied().chain([(&*fixture, "/fixture.jar")]);
     let machine = Machine {
         guest,
         prepared: &prepared,
-        files: vec![
-            file(&worker()?.deb, "/smtt.deb"),
-            file(&second(&WORKER)?.deb, "/smtt-next.deb"),
-            file(&history()?.deb, "/smtt-history.deb"),
-            file(&second(&HISTORY)?.deb, "/smtt-history-next.deb"),
-            file(&paths.fixture_jar(), "/fixture.jar"),
-        ],
-        disk: Some(system::disk(&paths)?),
+        files: files
+            .map(|(here, there)| GuestFile {
+                here: here.to_owned(),
+                there: there.to_owned(),
+            })
+            .collect(),
+        disk: Some(system::disk(paths)?),
         init: Init::Systemd,
         time_out: LIMIT,
-        log: paths.target.join("log/vm-packages.log"),
+        log: paths
+            .target
+            .join(format!("log/vm-packages-{}.log", guest.name)),
     };
     let mut said = Said::default();
-    let ran = machine.run(&script(&java()), |line| said.line(line))?;
-    println!("up in {:?}, ran for {:?}", ran.boot, ran.script);
-    check(&said).with_context(|| format!("{} has the console", machine.log.display()))
+    let ran = machine.run(&script(steps), |line| said.line(line))?;
+    println!(
+        "{}: up in {:?}, ran for {:?}; {} has the console",
+        guest.name,
+        ran.boot,
+        ran.script,
+        machine.log.display()
+    );
+    Ok(said)
 }
 
 fn check(said: &Said) -> Result<()> {
@@ -230,22 +343,7 @@ fn check(said: &Said) -> Result<()> {
     // Not a member of the group smtt.
     said.ended("user outside the group", 77)?;
 
-    said.ended("start", 0)?;
-    let rows = said.rows("traced")?;
-    let cached = rows.iter().find(|row| row["name"] == "cached arrays");
-    let cached = cached.with_context(|| format!("{rows:#?}"))?;
-    // Two arrays of 16 MiB, with their headers. Huge pages make the number of page faults a matter of luck.
-    let storage = cached["storage_memory_bytes"].as_u64().unwrap_or(0);
-    let arrays = 32 << 20;
-    ensure!(
-        (arrays..arrays + arrays / 100).contains(&storage),
-        "{storage} bytes: {cached}"
-    );
-    let faults = cached["page_faults_write"].as_u64().unwrap_or(0);
-    ensure!(faults > 0, "no page fault: {cached}");
-    let executors = said.rows("executors")?;
-    ensure!(executors.len() == 1, "{executors:#?}");
-    let pid = &executors[0]["pid"];
+    let pid = &is_traced(said)?["pid"];
 
     said.ended("change", 0)?;
     let upgrade = said.ended("upgrade", 0)?;
@@ -273,6 +371,26 @@ fn check(said: &Said) -> Result<()> {
     let left: Vec<_> = left.lines().filter(|line| line.starts_with('/')).collect();
     ensure!(left.is_empty(), "a purge left {left:?}");
     check_history(said)
+}
+
+/// The application's RDD is listed with its memory and its page faults. Returns the only executor.
+fn is_traced(said: &Said) -> Result<Value> {
+    said.ended("start", 0)?;
+    let rows = said.rows("traced")?;
+    let cached = rows.iter().find(|row| row["name"] == "cached arrays");
+    let cached = cached.with_context(|| format!("{rows:#?}"))?;
+    // Two arrays of 16 MiB, with their headers. Huge pages make the number of page faults a matter of luck.
+    let storage = cached["storage_memory_bytes"].as_u64().unwrap_or(0);
+    let arrays = 32 << 20;
+    ensure!(
+        (arrays..arrays + arrays / 100).contains(&storage),
+        "{storage} bytes: {cached}"
+    );
+    let faults = cached["page_faults_write"].as_u64().unwrap_or(0);
+    ensure!(faults > 0, "no page fault: {cached}");
+    let executors = said.rows("executors")?;
+    ensure!(executors.len() == 1, "{executors:#?}");
+    Ok(executors[0].clone())
 }
 
 fn check_history(said: &Said) -> Result<()> {

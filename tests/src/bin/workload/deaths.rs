@@ -10,10 +10,11 @@ use smtt_tests::steps::{say, wait};
 use crate::Options;
 use crate::marker::Marker;
 
+const MIB: usize = 1 << 20;
 /// Pages that are allocated at a time.
 const CHUNK: usize = 1024;
 
-/// Forks a child, prints `CHILD` and its process id, and waits for a line. Then it exits with the code of `exit`, or
+/// Forks a child, touches `hold` MiB, prints `CHILD` and the child's process id, and waits for a line. Then it exits with the code of `exit`, or
 /// takes memory until it is killed (`grow=own`); with `grow=child` the child does so at once.
 pub fn deaths(_marker: &Marker, options: &Options) -> Result<Value> {
     let grow = options.text("grow").unwrap_or_default();
@@ -47,6 +48,9 @@ pub fn deaths(_marker: &Marker, options: &Options) -> Result<Value> {
         }
         _ => {}
     }
+    let pages = (options.number("hold", 0)? as usize * MIB) / PAGE;
+    let held = Mapping::anonymous(pages.max(1))?;
+    (0..pages).for_each(|page| held.write(page * PAGE));
     say(&format!("CHILD {child}"))?;
     wait()?;
     if grow == "own" {

@@ -1,0 +1,211 @@
+//! Memory, limits and kills of an executor's cgroup, as a daemon reports them: the limit is its own or that of a cgroup
+//! above it, and the daemon is beside the executor or in a pod with a cgroup namespace of its own. In emulated machines the
+//! cgroups are of version 2, on other machines of the version that the machine has.
+//!
+//! The witnesses are the kernel's own counts of the cgroups, of which the daemon reads other files, and the exit status
+//! that `wait4` gets. No daemon here reads the kernel's log: only the counts can say which limit was reached.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smtt_tests::cgroup::{MemoryCgroup, in_pod, without_kernel_log};
+use smtt_tests::json::{list, number};
+use smtt_tests::lab::programs;
+use smtt_tests::skip::skip;
+use tempfile::TempDir;
+use xtask::daemon::{Daemon, Options};
+use xtask::paths::Paths;
+use xtask::process::wait_for;
+
+use crate::lab::{Workload, alone, death};
+
+const MIB: u64 = 1 << 20;
+/// Limit of those that reach it.
+const LIMIT: u64 = 64 * MIB;
+/// Bytes that an executor holds, and of a file that its cgroup holds.
+const HELD: u64 = 128 * MIB;
+const FILE: u64 = 16 * MIB;
+/// How long the daemon may take to find executors and to read their memory.
+const READ: Duration = Duration::from_secs(180);
+/// The daemon looks up the cgroup with every fifth sample, one a second; no listing shows it before a death.
+const SAMPLED: Duration = Duration::from_secs(8);
+
+/// An executor, and its child, in a cgroup from its begin on.
+fn start(group: &MemoryCgroup, hold_mib: u64) -> Result<Workload> {
+    let hold = format!("hold={hold_mib}");
+    group.within(|| {
+        let mut workload = Workload::start("deaths", &["grow=own", "name=java", &hold])?;
+        workload.go()?;
+        workload.expect("CHILD ")?;
+        Ok(workload)
+    })
+}
+
+/// The row of a process in the listing of memory, once it has its cgroup.
+fn row(daemon: &Daemon, pid: u32) -> Result<Value> {
+    wait_for("the cgroup is listed", READ, || {
+        // A daemon on a busy machine may not answer in time.
+        let rows = daemon.rows(&["memory"]).unwrap_or_default();
+        let row = rows.into_iter().find(|row| row["pid"] == pid);
+        Ok(row.filter(|row| row["cgroup"].is_object()))
+    })
+}
+
+/// The table of a cgroup adds up to what the kernel says that it uses.
+fn adds_up(daemon: &Daemon, group: &MemoryCgroup, pid: u32) -> Result<()> {
+    let (table, current) = wait_for("two equal readings of the cgroup", READ, || {
+        let before = group.current_bytes()?;
+        let first = row(daemon, pid)?;
+        thread::sleep(Duration::from_secs(3));
+        let table = row(daemon, pid)?["cgroup"].clone();
+        let now = group.current_bytes()?;
+        let rests =
+            before.abs_diff(now) <= now / 1000 && first["cgroup"]["parts"] == table["parts"];
+        Ok(rests.then_some((table, now)))
+    })?;
+    println!("{table}, the kernel says {current}");
+    let parts = list(&table, "parts")?;
+    let part = |name: &str| {
+        let found = parts.iter().find(|part| part["name"] == name);
+        found.and_then(|part| part["bytes"].as_i64()).unwrap_or(0)
+    };
+    let sum: i64 = parts.iter().filter_map(|part| part["bytes"].as_i64()).sum();
+    ensure!(
+        sum.unsigned_abs().abs_diff(current) <= current / 100
+            && number(&table, "current_bytes")?.abs_diff(current) <= current / 100,
+        "{sum} instead of {current}"
+    );
+    ensure!(part("not_explained").unsigned_abs() <= current / 100);
+    ensure!(part("jvm") >= HELD as i64);
+    // On a disk or in memory.
+    let file = part("page_cache") + part("shared_memory");
+    ensure!(file >= FILE as i64);
+    ensure!(table["version"] == group.version);
+    ensure!(number(&table, "limit_bytes")? == 4 * HELD);
+    let peak = number(&table, "peak_bytes")?;
+    ensure!(
+        peak >= HELD + FILE && peak <= group.peak_bytes()?,
+        "peak {peak}"
+    );
+    Ok(())
+}
+
+/// An executor takes memory until the kernel kills it at the limit of `limited`; it is in `inside`, which may be the same.
+fn dies(
+    daemon: &Daemon,
+    mut workload: Workload,
+    limited: &MemoryCgroup,
+    inside: &MemoryCgroup,
+) -> Result<()> {
+    let pid = workload.pid();
+    workload.go()?;
+    let (status, peak) = workload.reap()?;
+    ensure!(status == libc::SIGKILL as u32, "wait4 says {status:#x}");
+    ensure!(limited.oom_kills()? == 1 || limited.version == 1);
+    ensure!(
+        inside.oom_kills()? == 1,
+        "the kernel counts {}",
+        inside.oom_kills()?
+    );
+    let report = death(daemon, pid)?;
+    println!("{report:#}");
+    ensure!(report["verdict"] == "oom_killed_cgroup");
+    ensure!(report["peak_rss_bytes"] == peak, "wait4 says {peak}");
+    let cgroup = &report["cgroup"];
+    ensure!(cgroup["version"] == limited.version);
+    ensure!(cgroup["limit_bytes"] == LIMIT);
+    ensure!(cgroup["peak_bytes"] == inside.peak_bytes()?);
+    let grown = |counts: &str| -> Result<u64> {
+        let counts = list(cgroup, counts)?;
+        let (before, after) = (counts[0].as_u64(), counts[1].as_u64());
+        before
+            .zip(after)
+            .map(|(before, after)| after - before)
+            .context("counts")
+    };
+    ensure!(grown("oom_kills")? == 1);
+    ensure!(grown("limit_hits")? == limited.limit_hits()?);
+    Ok(())
+}
+
+/// A daemon's own cgroup, and the executors in theirs. The fields are dropped in this order: a cgroup goes after those
+/// below it.
+struct Groups {
+    daemon: MemoryCgroup,
+    held: MemoryCgroup,
+    own: MemoryCgroup,
+    below: MemoryCgroup,
+    above: MemoryCgroup,
+}
+
+impl Groups {
+    fn make() -> Result<Option<Self>> {
+        let make = MemoryCgroup::make;
+        let Some(above) = make("above", LIMIT)? else {
+            skip("memory_cgroup", "no cgroup with a memory limit can be made")?;
+            return Ok(None);
+        };
+        let another = |group: Option<MemoryCgroup>| group.context("one more cgroup");
+        Ok(Some(Self {
+            daemon: another(MemoryCgroup::unlimited("daemon")?)?,
+            held: another(make("held", 4 * HELD)?)?,
+            own: another(make("own", LIMIT)?)?,
+            below: above.below("below")?,
+            above,
+        }))
+    }
+}
+
+/// Measures, then kills, with a daemon that is started in this way.
+fn reported(begin: impl FnOnce(&Groups, &TempDir) -> Result<Daemon>) -> Result<()> {
+    let Some(_turn) = alone()? else {
+        return Ok(());
+    };
+    let Some(groups) = Groups::make()? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let daemon = begin(&groups, &folder)?;
+    let held = start(&groups.held, HELD / MIB)?;
+    let (own, below) = (start(&groups.own, 0)?, start(&groups.below, 0)?);
+    let bytes = vec![1; FILE as usize];
+    groups
+        .held
+        .within(|| Ok(fs::write(folder.path().join("file"), bytes)?))?;
+    adds_up(&daemon, &groups.held, held.pid())?;
+    for workload in [&own, &below] {
+        let row = row(&daemon, workload.pid())?;
+        ensure!(row["cgroup"]["limit_bytes"] == LIMIT, "{row}");
+    }
+    thread::sleep(SAMPLED);
+    dies(&daemon, own, &groups.own, &groups.own)?;
+    dies(&daemon, below, &groups.above, &groups.below)?;
+    // No limit of the one that lives was reached.
+    let metrics = daemon.metrics()?;
+    let counted = "smtt_executor_deaths_total{verdict=\"oom_killed_cgroup\"} 2";
+    ensure!(metrics.contains(counted), "{metrics}");
+    drop(held);
+    Ok(())
+}
+
+fn daemon(folder: &Path) -> Result<Daemon> {
+    Daemon::start(&Paths::find()?, &programs()?, folder, &Options::default())
+}
+
+#[test]
+fn limits_of_a_cgroup_and_of_one_above_it_are_measured_and_named_as_the_cause() -> Result<()> {
+    reported(|_, folder| without_kernel_log(|| daemon(folder.path())))
+}
+
+#[test]
+fn a_daemon_in_a_pod_with_the_tree_of_the_host_sees_the_limits_of_others() -> Result<()> {
+    reported(|groups, folder| {
+        let host = folder.path().join("host-cgroup");
+        fs::create_dir(&host)?;
+        in_pod(&groups.daemon, &host, || daemon(folder.path()))
+    })
+}
