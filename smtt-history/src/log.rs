@@ -203,9 +203,9 @@ impl Lines {
 
     /// Lines of a log after a place. [`Lines::seen`] begins with the part of that place.
     pub(crate) fn after(log: &Log, bounds: Bounds, mark: Mark) -> Self {
-        let parts = log.parts.get(mark.part..).unwrap_or_default();
+        let parts: Vec<PathBuf> = log.parts.iter().skip(mark.part).cloned().collect();
         Self {
-            parts: parts.to_vec().into_iter(),
+            parts: parts.into_iter(),
             from: None,
             file: None,
             chunk: vec![0; 256 << 10],
