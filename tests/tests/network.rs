@@ -442,7 +442,7 @@ fn missing(workers: &mut Workers, before: &[Value]) -> Result<()> {
     ensure!(all["complete"] == false, "{all:#}");
     let names = [FROZEN, ENDED].map(|index| workers.network.addresses(index).1);
     for worker in all["workers"].as_array().context("no workers")? {
-        let name = worker["name"].as_str().or(worker["worker"].as_str());
+        let name = worker["host"].as_str();
         let is_missing = names.iter().any(|missing| Some(missing.as_str()) == name);
         ensure!(
             worker["error"].is_null() != is_missing,

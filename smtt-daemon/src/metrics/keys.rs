@@ -139,10 +139,7 @@ impl Keys {
             RddKey::None => Which::None,
             RddKey::Overflow => Which::Other,
             RddKey::Id(_) => {
-                let key = match naming.key(rdd) {
-                    Named::As(key) => key,
-                    Named::NotYet(key) => key,
-                };
+                let (Named::As(key) | Named::NotYet(key)) = naming.key(rdd);
                 let own = known.is_some_and(|known| known.keys.contains_key(&key));
                 if own { Which::Named(key) } else { Which::Other }
             }

@@ -25,6 +25,10 @@ use xtask::spark::Application;
 /// The daemon scans, ticks, and answers on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Hooks of verdicts.
+const OLDER: &str = "older marker";
+const NEWER: &str = "newer marker";
+
 /// The daemon's verdict with this hook, once there is one.
 fn verdict(daemon: &Daemon, hook: &str) -> Result<String> {
     let mut last = Value::Null;
@@ -120,7 +124,7 @@ fn a_newer_library_gives_every_known_figure_and_its_unknown_facts_are_counted() 
     ensure!(number(&rows[0], "facts_unknown")? == told, "{rows:#}");
     ensure!(newer_facts(&status) == told, "{status:#}");
     ensure!(rows[1]["input_bytes"] == 12_345, "{rows:#}");
-    let reason = verdict(&daemon, "newer marker")?;
+    let reason = verdict(&daemon, NEWER)?;
     println!("{reason}");
     ensure!(
         reason.contains(UNKNOWN_ENTRY) && reason.contains("upgrade the daemon"),
@@ -138,7 +142,7 @@ fn an_older_library_gives_every_figure_that_it_has_and_a_verdict_names_the_rest(
     let (_, rows, status) = run(&daemon, &library, "older")?;
     ensure!(rows[1]["input_bytes"].is_null(), "{rows:#}");
     ensure!(newer_facts(&status) == 0, "{status:#}");
-    let reason = verdict(&daemon, "older marker")?;
+    let reason = verdict(&daemon, OLDER)?;
     println!("{reason}");
     ensure!(
         reason.contains(LACKED_ENTRY) && reason.contains("upgrade the marker's jar"),
@@ -176,13 +180,14 @@ fn a_library_whose_slot_files_cannot_be_read_is_not_probed_and_verdicts_have_the
     lab.passed()
 }
 
-/// Runs a job with a jar, and a library that only a digest makes known. Returns what its executors' markers said.
+/// Runs a job with a jar, and a library that only a digest makes known and that the verdict with the hook `other` is
+/// about. Returns the rows of its executors.
 fn job(
     lab: &SparkLab,
     daemon: &Daemon,
     jar: &Path,
     agent: &str,
-    metrics: bool,
+    other: &str,
 ) -> Result<Vec<Value>> {
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "PageRank", &PAGE_RANK)?;
     let mut run = lab.run(application.with_marker_at(jar, agent))?;
@@ -198,10 +203,12 @@ fn job(
     run.reach("end")?;
     let tasks = same_tasks(daemon, &run.submitted)?;
     ensure!(tasks > 8, "only {tasks} tasks were compared");
-    if metrics {
+    if other == NEWER {
         same_metrics(daemon, &run.submitted)?;
     }
     let rows = run.rows(daemon, &["executors"])?;
+    // A library without executors has no verdict.
+    verdict(daemon, other)?;
     assert_eq!(run.finish(&["end"])?, PAGE_RANK_RESULT);
     Ok(rows)
 }
@@ -212,7 +219,7 @@ fn a_newer_jar_and_library_trace_a_job_of_spark() -> Result<()> {
     let folder = Release::Newer.jar(&lab.paths, &compile_jars(&lab.paths)?)?;
     let library = folder.join("libsmtt_marker.so");
     let daemon = lab.daemon_with(&by_digest(library))?;
-    let rows = job(&lab, &daemon, &folder.join(JAR_NAME), "", true)?;
+    let rows = job(&lab, &daemon, &folder.join(JAR_NAME), "", NEWER)?;
     for row in &rows {
         let stored = number(&row["facts_by_kind"], "blockStored")?;
         ensure!(
@@ -220,7 +227,6 @@ fn a_newer_jar_and_library_trace_a_job_of_spark() -> Result<()> {
             "a fact of the newer marker comes beside each block: {row:#}"
         );
     }
-    verdict(&daemon, "newer marker")?;
     drop(daemon);
     lab.passed()
 }
@@ -232,7 +238,7 @@ fn this_jar_with_an_older_library_traces_a_job_of_spark_and_says_what_is_missing
     let daemon = lab.daemon_with(&by_digest(library.clone()))?;
     let jar = lab.paths.marker().join(JAR_NAME);
     let agent = format!("library={}", library.display());
-    let rows = job(&lab, &daemon, &jar, &agent, false)?;
+    let rows = job(&lab, &daemon, &jar, &agent, OLDER)?;
     for row in &rows {
         ensure!(
             row["facts_dropped"] == 0 && row["facts_by_kind"][LACKED_ENTRY].is_null(),
@@ -245,7 +251,6 @@ fn this_jar_with_an_older_library_traces_a_job_of_spark_and_says_what_is_missing
         tasks.iter().all(|task| task["input_bytes"].is_null()),
         "figures that were not measured are absent: {tasks:#?}"
     );
-    verdict(&daemon, "older marker")?;
     drop(daemon);
     let logs = executor_logs(lab.folder())?;
     let said = format!("has no {LACKED_ENTRY}");
