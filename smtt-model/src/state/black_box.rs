@@ -331,12 +331,6 @@ impl BlackBox {
     }
 }
 
-#[cfg(test)]
-thread_local! {
-    /// Calls of [`Executor::last_moment`] by this thread.
-    pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
 fn texts<T>(notes: &[Noted<T>], text: impl Fn(&T) -> usize) -> usize {
     notes.iter().map(|note| text(&note.what)).sum()
 }
@@ -522,7 +516,7 @@ impl Executor {
     /// What the executor holds and runs.
     pub(crate) fn last_moment(&self, now_ns: u64) -> LastMoment {
         #[cfg(test)]
-        LOOKS.set(LOOKS.get() + 1);
+        super::tests::LOOKS.set(super::tests::LOOKS.get() + 1);
         let running = |state: TaskState| state == TaskState::Running;
         let tasks = self.tasks.tasks.iter();
         let mut tasks: Vec<RunningTask> = tasks

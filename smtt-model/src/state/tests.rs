@@ -29,6 +29,11 @@ use crate::decode::{
 };
 use crate::rows::{Filter, RddRow, TaskRow};
 
+thread_local! {
+    /// Calls of `Executor::last_moment` by this thread.
+    pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 

@@ -540,7 +540,6 @@ fn searches_of_full_tables_stay_cheap() {
 #[test]
 fn ends_of_children_look_at_the_tasks_once_a_second_also_where_nothing_is_kept() {
     use crate::decode::ProcessEnd;
-    use crate::state::black_box::LOOKS;
 
     let mut state = state();
     let full = state.limits.tasks_per_executor as u64;
