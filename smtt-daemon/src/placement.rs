@@ -145,7 +145,8 @@ impl Resolver {
         let round_pages = self.round_pages();
         let shares = shares(&needs, round_pages);
         let mut spare = round_pages.saturating_sub(shares.iter().sum());
-        for ((executor, _), share) in executors.into_iter().zip(shares) {
+        let all = executors.len();
+        for (at, ((executor, _), share)) in executors.into_iter().zip(shares).enumerate() {
             if !self.wait(stopped) {
                 return;
             }
@@ -161,7 +162,7 @@ impl Resolver {
             }
             // Blocks may have been stored since the needs were estimated, and many small ranges touch more pages.
             let needed = pages_of_all(&targets, self.machine.page_bytes);
-            let share = with_spare(share, needed, &mut spare);
+            let share = with_spare(share, needed, all - at, &mut spare);
             self.counts.looks += 1;
             let (machine, pid) = (Arc::clone(&self.machine), executor_pid(executor));
             let open = move || Process::open(machine, pid, executor >> 32);

@@ -31,9 +31,11 @@ pub fn pages_of_all(targets: &Targets, page_bytes: u64) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// A share, with what its holder now needs beyond it from `spare`, which no other share holds.
-pub fn with_spare(share: u64, needed: u64, spare: &mut u64) -> u64 {
-    let more = needed.saturating_sub(share).min(*spare);
+/// A share, with what its holder now needs beyond it from `spare`, which no other share holds: at most an even part for each
+/// of the `left` holders, this one among them.
+pub fn with_spare(share: u64, needed: u64, left: usize, spare: &mut u64) -> u64 {
+    let even = *spare / (left as u64).max(1);
+    let more = needed.saturating_sub(share).min(even);
     *spare -= more;
     share + more
 }
@@ -208,9 +210,13 @@ mod tests {
     #[test]
     fn what_no_share_holds_goes_to_needs_that_grew() {
         let mut spare = 10;
-        assert_eq!(with_spare(5, 12, &mut spare), 12);
-        assert_eq!(with_spare(5, 3, &mut spare), 5);
-        assert_eq!(with_spare(5, u64::MAX, &mut spare), 8);
-        assert_eq!((with_spare(5, 6, &mut spare), spare), (5, 0));
+        assert_eq!(with_spare(5, 8, 3, &mut spare), 8);
+        assert_eq!(with_spare(5, 3, 2, &mut spare), 5);
+        assert_eq!(with_spare(5, u64::MAX, 1, &mut spare), 12);
+        assert_eq!((with_spare(5, 6, 1, &mut spare), spare), (5, 0));
+        // Two needs grow alike, and there is spare for one.
+        let mut spare = 10;
+        assert_eq!(with_spare(5, 15, 2, &mut spare), 10);
+        assert_eq!((with_spare(5, 15, 1, &mut spare), spare), (10, 0));
     }
 }
