@@ -377,17 +377,27 @@ pub fn forget_process(pid: u32) -> Option<u64> {
 /// one whose thread lost its processor lasts longer.
 const CHANGE_TRIES: u32 = 32;
 
-/// Begins a change of a context, if no other one goes on.
+/// Begins a change of a context, if no other one goes on. Returns the count during the change.
 #[inline(always)]
-fn begin_change(changes: *mut u64) -> bool {
+fn begin_change(changes: *mut u64) -> Option<u64> {
     for _ in 0..CHANGE_TRIES {
         let seen = fetch_add(changes, 0);
         let next = (seen & !CONTESTED) + 1;
         if seen & CHANGING == 0 && compare_exchange(changes, seen, next) == seen {
-            return true;
+            return Some(next);
         }
     }
-    false
+    None
+}
+
+/// Ends the change that has this count. Where the thread lost its processor meanwhile, the row may be that of another process
+/// by now, whose count is left alone.
+#[inline(always)]
+fn end_change(changes: *mut u64, during: u64) {
+    if compare_exchange(changes, during, during + 1) != during {
+        let contested = during | CONTESTED;
+        compare_exchange(changes, contested, contested + 1);
+    }
 }
 
 /// Sets the task of a Python worker, which must be a child of this executor. Of two writers at once one waits; one that has
@@ -404,15 +414,15 @@ pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
             return;
         }
         let (context, changes) = (&raw mut (*row).context, &raw mut (*row).context_changes);
-        if !begin_change(changes) {
+        let Some(during) = begin_change(changes) else {
             fetch_or(changes, CONTESTED);
             return;
-        }
+        };
         core::ptr::write_volatile(&raw mut (*context).task_attempt_id, head.task_attempt_id);
         core::ptr::write_volatile(&raw mut (*context).stage_id, head.stage_id);
         core::ptr::write_volatile(&raw mut (*context).stage_attempt, head.stage_attempt);
         core::ptr::write_volatile(&raw mut (*context).hot, head.hot);
-        fetch_add(changes, 1);
+        end_change(changes, during);
     }
 }
 
