@@ -15,13 +15,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use smtt_config::PostmortemSettings;
-use smtt_machine::clock::{boot_id, now_boot_ns, now_unix_ns};
+use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_machine::deaths::{KernelLog, program};
 use smtt_machine::memory::is_there;
-use smtt_model::postmortem::{Case, InAdvance, judge};
+use smtt_model::postmortem::{Case, Report, judge};
 use smtt_model::sort::small::Gather as _;
 use smtt_model::state::{Child, ChildEnd, Noted};
 
+use self::advance::Advance;
 use self::keeper::Keeper;
 use self::watch::Watched;
 use crate::complaints::printable;
@@ -83,6 +84,14 @@ struct Living {
     children: Vec<Child>,
 }
 
+/// One that has a place among the reports in advance.
+enum InList {
+    /// An executor that this daemon knows, by its key.
+    Own(u64),
+    /// One that only the daemon before knows.
+    Left(Box<Report>),
+}
+
 /// See the module.
 struct Watcher {
     watched: BTreeMap<u64, Watched>,
@@ -91,8 +100,7 @@ struct Watcher {
     reports: TimedReads<Option<String>>,
     log: Option<KernelLog>,
     due: Vec<(u64, Option<Noted<ChildEnd>>)>,
-    /// When the last reports in advance were made, and whether they have an executor.
-    in_advance: Option<(Instant, bool)>,
+    in_advance: Advance,
 }
 
 impl Watcher {
@@ -104,7 +112,7 @@ impl Watcher {
             reports: TimedReads::new("smtt-hs-err", READS),
             log: KernelLog::open(),
             due: Vec::new(),
-            in_advance: None,
+            in_advance: Advance::default(),
         }
     }
 
@@ -217,36 +225,44 @@ impl Watcher {
         self.due = due.collect();
     }
 
-    /// Makes a report of each living executor now and then, for the daemon after this one.
+    /// Makes a report of each executor whose end is not reported now and then, for the daemon after this one.
     fn judge_in_advance(&mut self, shared: &Shared, keeper: &Keeper, living: &[Living]) {
-        let is_due = match self.in_advance {
-            None => !living.is_empty(),
-            Some((last, had)) => last.elapsed() >= advance::EVERY && (had || !living.is_empty()),
-        };
-        if !is_due || !keeper.has_folder() {
+        if !self.in_advance.take_over(keeper) {
             return;
         }
-        let mut of_users: BTreeMap<u32, VecDeque<&Living>> = BTreeMap::new();
-        for executor in living {
-            of_users
-                .entry(executor.user)
-                .or_default()
-                .push_back(executor);
+        let is_watched = |pid| living.iter().any(|executor| executor.pid == pid);
+        self.in_advance.see_left(keeper, is_watched);
+        let unreported = unreported(shared, &self.due);
+        if !self
+            .in_advance
+            .is_due(!living.is_empty() || !unreported.is_empty())
+        {
+            return;
+        }
+        let living = living.iter().map(|executor| (executor.key, executor.user));
+        let mut of_users: BTreeMap<u32, VecDeque<InList>> = BTreeMap::new();
+        for report in self.in_advance.left() {
+            let of_user = of_users.entry(report.row.who.uid.unwrap_or_default());
+            let report = Box::new(report.clone());
+            of_user.or_default().push_back(InList::Left(report));
+        }
+        for (key, user) in unreported.into_iter().chain(living) {
+            let of_user = of_users.entry(user);
+            of_user.or_default().push_back(InList::Own(key));
         }
         let (now_ns, now_unix_ms) = (now_boot_ns(), now_unix_ns() / 1_000_000);
-        let chosen = advance::in_turns(of_users).take(advance::EXECUTORS);
-        let reports = chosen.filter_map(|executor| {
-            let mut case = shared.state().case_in_advance(executor.key, now_ns)?;
-            if let Some(watched) = self.watched.get(&executor.key) {
-                watched.describe(&mut case);
+        let make = |one| match one {
+            InList::Left(report) => Some(*report),
+            InList::Own(key) => {
+                let mut case = shared.state().case_in_advance(key, now_ns)?;
+                if let Some(watched) = self.watched.get(&key) {
+                    watched.describe(&mut case);
+                }
+                Some(judge(&case, now_unix_ms))
             }
-            Some(judge(&case, now_unix_ms))
-        });
-        keeper.set_in_advance(InAdvance {
-            boot_id: boot_id(),
-            reports: advance::fitting(reports),
-        });
-        self.in_advance = Some((Instant::now(), !living.is_empty()));
+        };
+        let (reports, next) = advance::in_turns(of_users, self.in_advance.first(), make);
+        self.in_advance.made(keeper, reports, next);
     }
 
     /// Adds what only the machine knows of a death.
@@ -301,6 +317,20 @@ fn living(shared: &Shared) -> Vec<Living> {
             children: executor.children(CHILDREN),
         })
         .collect()
+}
+
+/// Executors that are dead and not reported yet, with their users.
+fn unreported(shared: &Shared, due: &[(u64, Option<Noted<ChildEnd>>)]) -> Vec<(u64, u32)> {
+    let is_due = |key: u64| due.iter().any(|(of, child)| *of == key && child.is_none());
+    let state = shared.state();
+    let all = state.executors().iter();
+    all.filter(|(key, executor)| {
+        executor.died_ns.is_some()
+            && executor.described.is_some()
+            && (executor.is_death_untold() || is_due(**key))
+    })
+    .map(|(key, executor)| (*key, executor.share.or(executor.uid).unwrap_or_default()))
+    .collect()
 }
 
 /// Whether a child that a signal ended was a Python worker that something else than Spark ended: Spark's own daemon and

@@ -28,20 +28,42 @@ pub fn read(root: &Path, pid: u32, children: &[Child]) -> Option<(KernelMemory, 
     Some((memory, gone))
 }
 
-/// Whether a process is the one that was reported: it runs, and began before the report. The kernel rounds the time of its
-/// begin down.
+/// Whether a process is the one that was reported: it is there, and began before the report. The kernel rounds the time of
+/// its begin down.
 #[must_use]
 pub fn is_there(root: &Path, child: &Child) -> bool {
-    let stat = fs::read_to_string(root.join(format!("proc/{}/stat", child.pid)));
-    let Ok(stat) = stat else {
+    stat(root, child.pid).is_some_and(|stat| began_before(&stat, child.told_ns))
+}
+
+/// As [`is_there`], and it has not ended: of an ended one the kernel keeps the number until its parent has asked.
+#[must_use]
+pub fn runs(root: &Path, child: &Child) -> bool {
+    let Some(stat) = stat(root, child.pid) else {
         return false;
     };
-    // The name may contain blanks and brackets; the begin is the twentieth field after it.
-    let begin = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)?.parse::<u64>().ok());
+    let state = fields(&stat).next();
+    let is_dead = state.is_some_and(|state| ["Z", "X"].contains(&state));
+    // The first thread may have ended before the others.
+    let threads = fields(&stat).nth(17).and_then(|text| text.parse().ok());
+    let has_others = threads.is_some_and(|threads: u64| threads > 1);
+    began_before(&stat, child.told_ns) && (!is_dead || has_others)
+}
+
+fn stat(root: &Path, pid: u32) -> Option<String> {
+    fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()
+}
+
+/// The fields after the name, which may contain blanks and brackets.
+fn fields(stat: &str) -> impl Iterator<Item = &str> {
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    rest.split_ascii_whitespace()
+}
+
+fn began_before(stat: &str, told_ns: u64) -> bool {
+    let begin = fields(stat).nth(19);
+    let begin = begin.and_then(|text| text.parse::<u64>().ok());
     let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
-    begin.is_some_and(|ticks| ticks.saturating_mul(tick_ns) <= child.told_ns)
+    begin.is_some_and(|ticks| ticks.saturating_mul(tick_ns) <= told_ns)
 }
 
 fn status(root: &Path, pid: u32) -> Option<String> {
@@ -195,6 +217,29 @@ mod tests {
         assert!(process.virtual_bytes > process.resident_bytes);
         assert_eq!(memory.children.len(), 1);
         assert_eq!(memory.children[0].kind, ChildKind::Other);
+    }
+
+    #[test]
+    fn an_ended_process_is_there_and_does_not_run() {
+        let mut ended = std::process::Command::new("true").spawn().expect("started");
+        let child = Child {
+            pid: ended.id(),
+            told_ns: u64::MAX,
+        };
+        let begin = std::time::Instant::now();
+        // The kernel keeps its number until it is waited for.
+        while runs(Path::new("/"), &child) && begin.elapsed().as_secs() < 30 {
+            std::thread::yield_now();
+        }
+        assert!(is_there(Path::new("/"), &child));
+        assert!(!runs(Path::new("/"), &child));
+        ended.wait().expect("ended");
+        assert!(!is_there(Path::new("/"), &child));
+        let own = Child {
+            pid: std::process::id(),
+            told_ns: u64::MAX,
+        };
+        assert!(runs(Path::new("/"), &own));
     }
 
     /// A machine in a folder, with a process of pid 7 in a group.

@@ -235,6 +235,9 @@ pub struct InAdvance {
     pub boot_id: String,
     /// A report for each executor.
     pub reports: Vec<Report>,
+    /// Reports of deaths that are judged and not on the disk yet.
+    #[serde(default)]
+    pub waiting: Vec<Report>,
 }
 
 /// How an executor was lost of which only a report in advance is left.
@@ -244,23 +247,21 @@ pub enum LeftBehind {
     Machine,
     /// The process is gone, and no daemon ran when it ended.
     Unwatched,
+    /// The process is gone, and the daemon that ran when it ended had no record of it.
+    Unseen,
 }
 
 impl Report {
-    /// Whether this is about the end of the process that a report in advance is about. Its time is that of the last record,
-    /// and reports in advance are made every `every_ms` milliseconds.
+    /// Whether a row is about the end of the process that this report in advance is about. The time of this report is that of
+    /// the last record, and reports in advance are made every `every_ms` milliseconds, or later where they cannot be written.
+    /// What the process says of itself may have come after this report.
     #[must_use]
-    pub fn ends(&self, row: &Row, every_ms: u64) -> bool {
+    pub fn is_ended_by(&self, row: &Row, every_ms: u64) -> bool {
         let (own, other) = (&self.row.who, &row.who);
+        let earliest_ms = self.row.died_unix_ms.saturating_sub(2 * every_ms);
         row.child_pid.is_none()
-            && (own.pid, own.uid, &own.application_id, &own.executor_id)
-                == (
-                    other.pid,
-                    other.uid,
-                    &other.application_id,
-                    &other.executor_id,
-                )
-            && row.died_unix_ms.abs_diff(self.row.died_unix_ms) <= every_ms
+            && (own.pid, own.uid) == (other.pid, other.uid)
+            && row.died_unix_ms >= earliest_ms
     }
 
     /// The report of an executor that left this report in advance.
@@ -274,6 +275,10 @@ impl Report {
             LeftBehind::Unwatched => (
                 Verdict::Lost,
                 "It ended while no daemon ran; the time is that of its last record.",
+            ),
+            LeftBehind::Unseen => (
+                Verdict::Lost,
+                "Its end was not seen, because it had no record since the daemon started; the time is that of its last record.",
             ),
         };
         self.row.verdict = verdict;

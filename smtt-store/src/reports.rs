@@ -5,7 +5,8 @@
 //!
 //! The second line of a file is the checksum of the first. Files of earlier versions have no second line.
 //!
-//! `living.json` has reports in advance: what there would be to say of each living executor if the machine stopped now.
+//! `living.json` has reports in advance: what there would be to say of each living executor if the machine stopped now, and
+//! the reports of deaths that are not written yet. It counts in none of the bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -25,7 +26,7 @@ const IN_PROGRESS: &str = ".part";
 const LOCK: &str = ".lock";
 /// The file of the reports in advance, and its largest size.
 const LIVING: &str = "living.json";
-const LIVING_MAX: u64 = 4 << 20;
+const LIVING_MAX: u64 = 8 << 20;
 /// Largest report that is read.
 const REPORT_MAX: u64 = 1 << 20;
 /// The line of the checksum, with zeros for it.
@@ -57,8 +58,8 @@ pub fn length(report: &Report) -> io::Result<u64> {
     Ok(serde_json::to_vec(report)?.len() as u64 + 1)
 }
 
-/// Bytes that all reports in advance may have.
-pub const IN_ADVANCE_BYTES: u64 = LIVING_MAX - BLOCK;
+/// Bytes that all reports in advance may have, and the waiting reports beside them.
+pub const IN_ADVANCE_BYTES: u64 = LIVING_MAX / 2 - BLOCK;
 
 /// The folder of reports, held by this process.
 #[derive(Debug)]
@@ -241,6 +242,13 @@ impl Reports {
         let mut text = Vec::new();
         file.take(LIVING_MAX).read_to_end(&mut text)?;
         Ok(serde_json::from_slice(unsealed(&text)?)?)
+    }
+
+    /// Whether a report is there.
+    #[must_use]
+    pub fn has(&self, report: &Report) -> bool {
+        let part = self.users.get(&report.row.who.uid.unwrap_or(u32::MAX));
+        part.is_some_and(|part| part.reports.contains_key(&report.row.id))
     }
 
     fn write(&self, path: &Path, text: &[u8]) -> io::Result<()> {
@@ -530,6 +538,7 @@ mod tests {
         let all = |pid: u32| InAdvance {
             boot_id: "this".to_owned(),
             reports: vec![report(pid, 5, 100)],
+            waiting: Vec::new(),
         };
         for pid in [1, 2] {
             reports.keep_in_advance(&all(pid)).expect("written");
@@ -554,7 +563,8 @@ mod tests {
             usize::try_from(IN_ADVANCE_BYTES / length(&one).expect("a length")).expect("few");
         let all = InAdvance {
             boot_id: "x".repeat(36),
-            reports: vec![one; most],
+            reports: vec![one.clone(); most],
+            waiting: vec![one; most],
         };
         reports.keep_in_advance(&all).expect("written");
         assert_eq!(reports.in_advance().expect("read"), all);

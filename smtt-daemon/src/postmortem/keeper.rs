@@ -11,7 +11,7 @@ use smtt_config::PostmortemSettings;
 use smtt_machine::clock::boot_id;
 use smtt_model::postmortem::{Deaths, InAdvance, Report, Row, Verdict};
 use smtt_model::protocol::ListQuery;
-use smtt_store::reports::{Bounds, Reports, read};
+use smtt_store::reports::{Bounds, IN_ADVANCE_BYTES, Reports, length, read};
 
 use super::advance;
 use crate::subordinate::ShareOwners;
@@ -34,9 +34,13 @@ struct Kept {
     waiting: VecDeque<Arc<Report>>,
     /// Reports in advance that are to be written.
     in_advance: Option<InAdvance>,
+    /// What the daemon before left, and whether its file had anything; `None` until that is read.
+    left: Option<(Vec<Report>, bool)>,
     counts: BTreeMap<Verdict, u64>,
     lost: u64,
+    /// Why reports cannot be written, and why those in advance cannot be read or written; empty where they can.
     failing: String,
+    failing_in_advance: String,
 }
 
 /// See the module.
@@ -63,13 +67,19 @@ impl Keeper {
     }
 
     /// Takes a report in.
-    pub fn add(&self, mut report: Report) {
+    pub fn add(&self, report: Report) {
+        let verdict = report.row.verdict;
+        *self.kept().counts.entry(verdict).or_default() += 1;
+        self.take_in(report);
+    }
+
+    /// Takes a report in that a daemon has counted.
+    fn take_in(&self, mut report: Report) {
         let mut kept = self.kept();
         // Two deaths of one process in one millisecond: a worker's id is used again at the earliest after all others.
         if kept.rows.iter().any(|row| row.id == report.row.id) {
             report.row.id.push_str("-2");
         }
-        *kept.counts.entry(report.row.verdict).or_default() += 1;
         insert(&mut kept.rows, report.row.clone());
         if kept.waiting.len() >= WAITING {
             remove_one(&mut kept.waiting, |report| report.row.who.uid);
@@ -82,10 +92,14 @@ impl Keeper {
         self.news.notify_all();
     }
 
-    /// Whether reports are written to a folder.
-    #[must_use]
-    pub const fn has_folder(&self) -> bool {
-        self.folder.is_some()
+    /// What the daemon before left of executors that run, once; `None` until it is read, and where nothing is written.
+    pub fn left(&self) -> Option<(Vec<Report>, bool)> {
+        self.kept().left.as_mut().map(std::mem::take)
+    }
+
+    /// Whether reports wait for the disk.
+    pub fn waits(&self) -> bool {
+        !self.kept().waiting.is_empty()
     }
 
     /// Takes in the reports in advance, in place of the last ones.
@@ -95,12 +109,12 @@ impl Keeper {
     }
 
     /// Whether a report about the end of the same process is there.
-    fn has_end_of(&self, report: &Report) -> bool {
+    pub fn has_end_of(&self, report: &Report) -> bool {
         let every_ms = u64::try_from(advance::EVERY.as_millis()).unwrap_or(u64::MAX);
         let kept = self.kept();
         kept.rows
             .iter()
-            .any(|row| report.ends(row, every_ms.saturating_mul(2)))
+            .any(|row| report.is_ended_by(row, every_ms))
     }
 
     /// Deaths since the start, by verdict.
@@ -114,7 +128,8 @@ impl Keeper {
     pub fn writing(&self) -> Option<(bool, u64)> {
         self.folder.as_ref()?;
         let kept = self.kept();
-        Some((kept.failing.is_empty(), kept.lost))
+        let works = kept.failing.is_empty() && kept.failing_in_advance.is_empty();
+        Some((works, kept.lost))
     }
 
     /// The list of deaths that a query selects, the newest first.
@@ -140,7 +155,10 @@ impl Keeper {
                 0
             },
             lost: kept.lost,
-            failing: kept.failing.clone(),
+            failing: match kept.failing.is_empty() {
+                true => kept.failing_in_advance.clone(),
+                false => kept.failing.clone(),
+            },
         }
     }
 
@@ -199,19 +217,99 @@ impl Keeper {
         kept.rows.retain(|row| !removed.contains(&row.id));
     }
 
-    /// The disk has taken a file: what failed before is over, and what waits is tried again.
-    fn works(&self) {
-        self.kept().failing.clear();
+    /// The reports that wait for the disk, as many as have room beside those in advance.
+    fn waiting(&self) -> Vec<Report> {
+        let waiting: Vec<Arc<Report>> = self.kept().waiting.iter().cloned().collect();
+        let mut room = IN_ADVANCE_BYTES;
+        let fits = |report: &Arc<Report>| {
+            let left = length(report)
+                .ok()
+                .and_then(|bytes| room.checked_sub(bytes));
+            left.map(|left| room = left).is_some()
+        };
+        let waiting = waiting.into_iter().filter(fits);
+        waiting.map(|report| (*report).clone()).collect()
     }
 
     fn failed(&self, error: &io::Error) {
         let text = format!("reports about dead executors cannot be written: {error}");
-        let mut kept = self.kept();
-        if kept.failing != text {
-            tracing::error!("{text}");
-        }
-        kept.failing = text;
+        say(&mut self.kept().failing, text);
     }
+
+    fn failed_in_advance(&self, what: &str, error: &io::Error) {
+        let text = format!("reports in advance about living executors cannot be {what}: {error}");
+        say(&mut self.kept().failing_in_advance, text);
+    }
+
+    /// Reads once what the daemon before left.
+    fn read_left(&self, reports: &Reports) {
+        if self.kept().left.is_some() {
+            return;
+        }
+        let before = match reports.in_advance() {
+            Ok(before) => before,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+                ) =>
+            {
+                // Another version wrote them, or they are damaged.
+                tracing::warn!(
+                    "the executors that the daemon before watched are not known: {error}"
+                );
+                InAdvance::default()
+            }
+            // They may be readable later, and stay until then.
+            Err(error) => return self.failed_in_advance("read", &error),
+        };
+        let has_any = !before.reports.is_empty() || !before.waiting.is_empty();
+        for report in before.waiting {
+            if !reports.has(&report) {
+                self.take_in(report);
+            }
+        }
+        let ids = (boot_id(), before.boot_id);
+        let is_known = |report: &Report| self.has_end_of(report);
+        let left = advance::left_behind(before.reports, (&ids.0, &ids.1), is_known);
+        left.gone.into_iter().for_each(|report| self.add(report));
+        let mut kept = self.kept();
+        kept.failing_in_advance.clear();
+        kept.left = Some((left.running, has_any));
+    }
+
+    /// Writes what is there to write; false where a report could not be written.
+    fn turn(&self, reports: &mut Reports, share_of: &impl Fn(u32) -> u32) -> bool {
+        self.read_left(reports);
+        let (report, in_advance) = self.next();
+        if let Some(mut all) = in_advance {
+            // Whose report is not written yet is not among the executors any more.
+            all.waiting = self.waiting();
+            match reports.keep_in_advance(&all) {
+                Ok(()) => self.kept().failing_in_advance.clear(),
+                Err(error) => self.failed_in_advance("written", &error),
+            }
+        }
+        let Some(report) = report else {
+            return true;
+        };
+        match reports.add(&report, share_of) {
+            Ok(removed) => self.written(&report, &removed),
+            Err(error) => {
+                self.failed(&error);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Says once why something fails.
+fn say(failing: &mut String, text: String) {
+    if *failing != text {
+        tracing::error!("{text}");
+    }
+    *failing = text;
 }
 
 /// Keeps the rows in the order of their times, within their bound.
@@ -289,33 +387,10 @@ pub fn spawn(
                 }
             };
             load(&keeper, &reports, &folder);
-            match reports.in_advance() {
-                Ok(before) => {
-                    let is_known = |report: &Report| keeper.has_end_of(report);
-                    let left = advance::left_behind(before, &boot_id(), is_known);
-                    left.into_iter().for_each(|report| keeper.add(report));
-                }
-                // Another version wrote them, or they are damaged.
-                Err(error) => tracing::warn!(
-                    "the executors that the daemon before watched are not known: {error}"
-                ),
-            }
+            keeper.kept().failing.clear();
             while !stopped() {
-                let (report, in_advance) = keeper.next();
-                match in_advance.map(|all| reports.keep_in_advance(&all)) {
-                    Some(Ok(())) => keeper.works(),
-                    Some(Err(error)) => keeper.failed(&error),
-                    None => {}
-                }
-                let Some(report) = report else {
-                    continue;
-                };
-                match reports.add(&report, &|uid| owners.share_of(uid)) {
-                    Ok(removed) => keeper.written(&report, &removed),
-                    Err(error) => {
-                        keeper.failed(&error);
-                        pause();
-                    }
+                if !keeper.turn(&mut reports, &|uid| owners.share_of(uid)) {
+                    pause();
                 }
             }
         })
@@ -344,3 +419,6 @@ fn load(keeper: &Keeper, reports: &Reports, folder: &std::path::Path) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

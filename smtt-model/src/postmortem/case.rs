@@ -147,15 +147,12 @@ impl State {
         self.case_at(executor, child, died_ns)
     }
 
-    /// What would be known of a living executor if it were lost at this time, with the machine or with the daemon; `None`
-    /// where it is dead.
+    /// What would be known of an executor if it were lost at this time, with the machine or with the daemon; of a dead one
+    /// what is known. `None` where it has no row.
     #[must_use]
     pub fn case_in_advance(&self, executor: u64, now_ns: u64) -> Option<Case> {
         let row = self.executors().get(&executor)?;
-        match row.died_ns {
-            Some(_) => None,
-            None => self.case_at(executor, None, now_ns),
-        }
+        self.case_at(executor, None, row.died_ns.unwrap_or(now_ns))
     }
 
     fn case_at(&self, executor: u64, child: Option<Noted<ChildEnd>>, died_ns: u64) -> Option<Case> {

@@ -435,3 +435,36 @@ fn what_grew_most_comes_first() {
         ]
     );
 }
+
+#[test]
+fn an_end_after_a_report_in_advance_is_the_end_that_it_is_about() {
+    const MINUTE_MS: u64 = 60_000;
+    let row = |died_unix_ms, pid, uid| {
+        let mut row = Row {
+            died_unix_ms,
+            ..Row::default()
+        };
+        (row.who.pid, row.who.uid) = (pid, Some(uid));
+        row
+    };
+    let at = 100 * MINUTE_MS;
+    let in_advance = Report {
+        row: row(at, 7, 1),
+        ..Report::default()
+    };
+    let is_ended_by = |row: &Row| in_advance.is_ended_by(row, MINUTE_MS / 2);
+    // The list was written late, or not for a while.
+    assert!(is_ended_by(&row(at + 10 * MINUTE_MS, 7, 1)));
+    assert!(is_ended_by(&row(at - MINUTE_MS, 7, 1)));
+    assert!(!is_ended_by(&row(at - 10 * MINUTE_MS, 7, 1)), "its number");
+    assert!(!is_ended_by(&row(at, 8, 1)));
+    assert!(!is_ended_by(&row(at, 7, 2)));
+    let mut said = row(at, 7, 1);
+    said.who.executor_id = Some("3".into());
+    assert!(is_ended_by(&said), "it described itself after the list");
+    let child = Row {
+        child_pid: Some(9),
+        ..row(at, 7, 1)
+    };
+    assert!(!is_ended_by(&child));
+}

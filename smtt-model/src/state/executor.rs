@@ -170,6 +170,13 @@ impl HeapBytes for RddKey {
 }
 
 impl Executor {
+    /// Whether it is dead and [`super::State::deaths_due`] has not named it yet.
+    #[must_use]
+    pub fn is_death_untold(&self) -> bool {
+        let notes = &self.black_box;
+        self.died_ns.is_some() && !notes.told && !notes.replaced
+    }
+
     /// A new row.
     pub(super) fn new(pid: u32, uid: Option<u32>, now_ns: u64) -> Self {
         Self {

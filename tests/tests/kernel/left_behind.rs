@@ -98,3 +98,53 @@ fn the_next_daemon_reports_who_was_lost() -> Result<()> {
     );
     living.end()
 }
+
+fn signal(pid: u32, name: &str) -> Result<()> {
+    let mut kill = std::process::Command::new("kill");
+    let sent = kill.args([name, &pid.to_string()]).status()?;
+    ensure!(sent.success(), "kill {name} {pid}");
+    Ok(())
+}
+
+#[test]
+fn an_executor_that_says_nothing_after_a_restart_is_not_forgotten() -> Result<()> {
+    let Some(_turn) = alone()? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("postmortem/living.json");
+    let options = Options::default();
+    let mut daemon = Daemon::start(&Paths::find()?, &programs()?, folder.path(), &options)?;
+    let stopped = Workload::start("steady", &["ms=100"])?;
+    let other = Workload::start("steady", &["ms=100"])?;
+    let pid = stopped.pid();
+    in_advance(&file, pid)?;
+    in_advance(&file, other.pid())?;
+    signal(pid, "-STOP")?;
+    daemon.kill();
+    let written = fs::metadata(&file)?.modified()?;
+    daemon.start_again()?;
+    // Two lists after the restart, so that one is made when the other executor has described itself.
+    let mut last = written;
+    for _ in 0..2 {
+        last = wait_for("a new list is written", LIMIT, || {
+            let time = fs::metadata(&file)?.modified()?;
+            Ok((time > last).then_some(time))
+        })?;
+        in_advance(&file, pid)?;
+    }
+    in_advance(&file, other.pid())?;
+    ensure!(row(&daemon, pid)?.is_none(), "it lives");
+
+    // It stays in the kernel's list until it is waited for.
+    signal(pid, "-KILL")?;
+    let report = wait_for("its end is reported", LIMIT, || row(&daemon, pid))?;
+    std::thread::sleep(Duration::from_secs(10));
+    let deaths = daemon.json(&["postmortem"])?;
+    let rows = deaths["rows"].as_array().context("no rows")?;
+    let of_pid = rows.iter().filter(|row| row["pid"] == pid).count();
+    ensure!(of_pid == 1, "{of_pid} reports: {deaths}");
+    ensure!(report["verdict"] == "lost", "{report}");
+    drop(stopped);
+    other.end()
+}
