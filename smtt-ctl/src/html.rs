@@ -43,9 +43,13 @@ struct Facts {
     tasks: Vec<TaskRow>,
     /// Task attempts of the application; `tasks` may have fewer.
     tasks_total: u64,
-    /// Ended tasks with their functions, those that took longest, and how many are known.
+    /// Ended tasks with their functions: of those of the application that took longest, the ones that were asked for.
     ended: Vec<TaskRow>,
+    /// How many of the application took longest, and how many are known.
+    ended_longest: u64,
     ended_total: u64,
+    /// What `ended` has of them: those of a stage or of an attempt.
+    ended_of: &'static str,
     history: Histories,
     advice: ApplicationAdvice,
     /// Workers of each finding in words; empty on a page of one worker.
@@ -226,6 +230,8 @@ async fn ask(
     Ok(Facts {
         tasks_total: tasks.len() as u64,
         ended_total: ended.rows_total,
+        ended_longest: ended.rows.len() as u64,
+        ended_of: part_of(&question),
         ended: own_tasks(ended.rows, &question, own),
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
         pages: pages.rows.into_iter().filter(|row| own(&row.who)).collect(),
@@ -252,6 +258,14 @@ async fn ask(
         application,
         history,
     })
+}
+
+/// What [`own_tasks`] chooses by, beside the application.
+const fn part_of(question: &ListQuery) -> &'static str {
+    match question.stage {
+        Some(_) => "this stage",
+        None => "this attempt of the application",
+    }
 }
 
 /// Of these ended tasks, those of the application and of the stage that was asked for.

@@ -13,7 +13,7 @@ use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::state::history::{INTERVAL_NS, NODES_MAX, POINTS_MAX, Point, RDDS_MAX, STAGES_MAX};
 
 use super::tasks::{ENDED, TASKS, longest};
-use super::{Asked, Facts, OfWorker, file_names, folder, own_tasks, shortened, write};
+use super::{Asked, Facts, OfWorker, file_names, folder, own_tasks, part_of, shortened, write};
 use crate::advise::cluster::groups;
 use crate::args::{By, Filters};
 use crate::client::{Client, with_query};
@@ -101,7 +101,8 @@ async fn ask(
         .await;
     let each = (ENDED / application.hosts.len().max(1)).max(ENDED_EACH);
     let asked = with_query("/v1/tasks/ended", &longest(&question, each))?;
-    let (longest_of, mut without_functions) = cluster.optional::<Listing<TaskRow>>(&asked).await;
+    let (mut longest_of, mut without_functions) =
+        cluster.optional::<Listing<TaskRow>>(&asked).await;
     // A worker that failed to answer one question is in no part of the page.
     application.keep(cluster);
     without_history.retain(|worker| application.hosts.contains(worker));
@@ -138,11 +139,14 @@ async fn ask(
         .collect();
     let (advice, finding_hosts) = together(&of_workers);
 
+    longest_of.retain(|(worker, _)| !cluster.has_failed(worker));
     let totals = longest_of.iter().map(|(_, part)| part.rows_total);
     let ended_total = totals.fold(0, u64::saturating_add);
     let ended = of_each(longest_of, each);
     Ok(Facts {
         tasks_total: tasks.rows_total,
+        ended_longest: ended.len() as u64,
+        ended_of: part_of(&question),
         ended: own_tasks(ended, &question, own),
         ended_total,
         has_all_stages: stages.rows.len() as u64 == stages.rows_total,

@@ -267,29 +267,50 @@ struct Line<'a> {
     function: Option<(&'a str, &'a Function)>,
 }
 
+/// The ended tasks that were asked for: those of the application that took longest.
+fn longest_of(facts: &Facts) -> String {
+    let (longest, total) = (facts.ended_longest, facts.ended_total);
+    let text = units::count(longest);
+    match longest < total {
+        true => format!(
+            "the {text} ended tasks of the application that took longest (of {})",
+            units::count(total)
+        ),
+        false => format!("all {text} ended tasks of the application that the daemon keeps"),
+    }
+}
+
+/// The ended tasks whose functions are shown, after "Of".
+fn ended_tasks(facts: &Facts) -> String {
+    let (ended, longest) = (facts.ended.len() as u64, facts.ended_longest);
+    let total = units::count(facts.ended_total);
+    if ended < longest {
+        let verb = if ended == 1 { "is" } else { "are" };
+        let (all, of) = (longest_of(facts), facts.ended_of);
+        return format!("{all}, {} {verb} of {of}", units::count(ended));
+    }
+    match longest < facts.ended_total {
+        true => format!(
+            "the {} of {total} ended tasks that took longest",
+            units::count(ended)
+        ),
+        false => format!("all {total} ended tasks that the daemon keeps"),
+    }
+}
+
 /// Where the time of each stage's tasks went, by function.
 pub fn functions(body: &mut Markup, facts: &Facts) {
     let stages = by_stage(facts);
     if stages.is_empty() {
-        body.line(
-            "p",
-            &[("class", "empty")],
-            "No ended task with functions is known: a function of less than 1 ms has no span, and no CPU time was sampled.",
-        );
+        let of_part = facts.ended.is_empty() && facts.ended_longest > 0;
+        let text = match of_part {
+            true => format!("None of {} is of {}.", longest_of(facts), facts.ended_of),
+            false => "No ended task with functions is known: a function of less than 1 ms has no span, and no CPU time was sampled.".to_owned(),
+        };
+        body.line("p", &[("class", "empty")], &text);
         return;
     }
-    let (ended, total) = (facts.ended.len() as u64, facts.ended_total);
-    let tasks = match ended < total {
-        true => format!(
-            "the {} of {} ended tasks that took longest",
-            units::count(ended),
-            units::count(total)
-        ),
-        false => format!(
-            "all {} ended tasks that the daemon keeps",
-            units::count(total)
-        ),
-    };
+    let tasks = ended_tasks(facts);
     body.line(
         "p",
         &[("class", "soft")],

@@ -147,7 +147,9 @@ fn facts(name: &str, rdds: u32) -> Facts {
         has_all_stages: true,
         tasks_total: 1,
         ended: Vec::new(),
+        ended_longest: 0,
         ended_total: 0,
+        ended_of: "this stage",
     }
 }
 

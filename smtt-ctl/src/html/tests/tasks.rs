@@ -97,7 +97,7 @@ fn functions_add_up_by_stage_with_the_interval_of_all_samples() {
         ended(&facts, 3, [10, 290]),
         ended(&facts, 4, [0, 0]),
     ];
-    facts.ended_total = 7;
+    (facts.ended_longest, facts.ended_total) = (3, 7);
     let page = document::page(&facts);
     assert!(page.contains("Of the 3 of 7 ended tasks that took longest."));
     let rows = rows(&page, "functions-of-stages");
@@ -146,11 +146,35 @@ fn functions_are_bounded_in_stages_in_functions_and_in_the_length_of_a_name() {
         all.push(row);
     }
     facts.ended_total = all.len() as u64;
+    facts.ended_longest = facts.ended_total;
     facts.ended = all;
     let page = document::page(&facts);
     assert!(rows(&page, "functions-of-stages").len() <= 1 + 8 * 9);
     assert!(page.contains("92 stages with less task time and"));
     assert!(!page.contains(&"x".repeat(200)));
+}
+
+#[test]
+fn tasks_of_a_stage_are_those_among_the_longest_of_the_application() {
+    let mut facts = facts("links", 1);
+    facts.ended = vec![ended(&facts, 3, [90, 10])];
+    (facts.ended_longest, facts.ended_total) = (200, 5000);
+    let page = document::page(&facts);
+    let text = "Of the 200 ended tasks of the application that took longest (of 5,000), 1 is of this stage.";
+    assert!(page.contains(text));
+    facts.ended.push(facts.ended[0].clone());
+    facts.ended_total = 200;
+    facts.ended_of = "this attempt of the application";
+    let page = document::page(&facts);
+    let text = "Of all 200 ended tasks of the application that the daemon keeps, 2 are of this attempt of the application.";
+    assert!(page.contains(text));
+    facts.ended.clear();
+    facts.ended_total = 5000;
+    facts.ended_of = "this stage";
+    let page = document::page(&facts);
+    let text = "None of the 200 ended tasks of the application that took longest (of 5,000) is of this stage.";
+    assert!(page.contains(text));
+    assert!(!page.contains("No ended task with functions is known"));
 }
 
 #[test]
@@ -163,7 +187,7 @@ fn without_ended_tasks_the_section_says_so() {
 fn no_two_parts_have_the_same_anchor() {
     let mut facts = facts("links", 3);
     facts.ended = vec![ended(&facts, 3, [1, 1])];
-    facts.ended_total = 1;
+    (facts.ended_longest, facts.ended_total) = (1, 1);
     let page = document::page(&facts);
     let document = parsed(&page);
     let ids = document
