@@ -1,4 +1,4 @@
-//! Files whose form others define: the Kubernetes base and the workflow, as their own schemas judge them.
+//! Files whose form others define: the Kubernetes base, the pods of Spark and the workflows, as their own schemas judge them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -54,31 +54,100 @@ fn resources(paths: &Paths, base: &Path) -> Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| base.join(name)).collect())
 }
 
+/// Each version of Kubernetes takes the file.
+fn takes(paths: &Paths, versions: &[&str], file: &Path) -> Result<()> {
+    for version in versions {
+        let judged = judge(paths, version, file)?;
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&judged.stderr),
+            String::from_utf8_lossy(&judged.stdout)
+        );
+        ensure!(
+            judged.status.success() && said.contains("passed"),
+            "{} for Kubernetes {version}: {said}",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+/// The judge refuses the file with a misspelt field.
+fn refuses(paths: &Paths, file: &Path, field: &str, misspelt: &str) -> Result<()> {
+    let text = fs::read_to_string(file)?;
+    ensure!(text.contains(field), "{} has no {field}", file.display());
+    let wrong = tempfile::NamedTempFile::with_suffix(".yaml")?;
+    fs::write(&wrong, text.replace(field, misspelt))?;
+    let judged = judge(paths, KUBERNETES[1], wrong.path())?;
+    ensure!(!judged.status.success(), "a misspelt field is taken");
+    Ok(())
+}
+
 #[test]
 fn kubernetes_takes_the_base() -> Result<()> {
     let (paths, base) = base()?;
     for file in resources(&paths, &base)? {
-        for version in KUBERNETES {
-            let judged = judge(&paths, version, &file)?;
-            let said = format!(
-                "{}{}",
-                String::from_utf8_lossy(&judged.stderr),
-                String::from_utf8_lossy(&judged.stdout)
-            );
-            ensure!(
-                judged.status.success() && said.contains("passed"),
-                "{} for Kubernetes {version}: {said}",
-                file.display()
-            );
-        }
+        takes(&paths, &KUBERNETES, &file)?;
     }
-    // The judge judges: a misspelt field is refused.
-    let wrong = tempfile::NamedTempFile::with_suffix(".yaml")?;
-    let text = fs::read_to_string(base.join("daemonset.yaml"))?;
-    fs::write(&wrong, text.replace("hostPID:", "hostPid:"))?;
-    let judged = judge(&paths, KUBERNETES[0], wrong.path())?;
-    ensure!(!judged.status.success(), "a misspelt field is taken");
+    refuses(&paths, &base.join("daemonset.yaml"), "hostPID:", "hostPid:")
+}
+
+#[test]
+fn kubernetes_takes_the_templates_of_sparks_pods_whose_jar_is_where_the_page_says() -> Result<()> {
+    let (paths, base) = base()?;
+    let image = format!("smtt:{}", xtask::dist::VERSION);
+    let page = fs::read_to_string(paths.root.join("docs/KUBERNETES.md"))?;
+    let folder = base.with_file_name("pods");
+    let mut seen = 0;
+    for entry in fs::read_dir(&folder)? {
+        let file = entry?.path();
+        let pod = template(&paths, &file)?;
+        // The schema asks for an image, which Spark adds.
+        let whole = tempfile::NamedTempFile::with_suffix(".yaml")?;
+        let mut complete = pod.clone();
+        complete["spec"]["containers"][0]["image"] = "spark".into();
+        complete["metadata"]["name"] = "driver".into();
+        fs::write(&whole, serde_json::to_string(&complete)?)?;
+        // Volumes of images are in Kubernetes since 1.31.
+        let volume = &pod["spec"]["volumes"][0];
+        let of_image = volume["image"].is_object();
+        takes(&paths, &KUBERNETES[usize::from(of_image)..], whole.path())?;
+        refuses(&paths, whole.path(), "\"mountPath\":", "\"mountpath\":")?;
+        let mount = &pod["spec"]["containers"][0]["volumeMounts"][0];
+        ensure!(
+            mount["name"] == volume["name"] && mount["mountPath"] == "/opt/smtt",
+            "{mount}"
+        );
+        let first = &pod["spec"]["initContainers"][0];
+        if of_image {
+            ensure!(volume["image"]["reference"] == image.as_str(), "{volume}");
+            ensure!(page.contains("the folder is `/opt/smtt/usr/lib/smtt`"));
+        } else {
+            ensure!(
+                first["image"] == image.as_str()
+                    && first["volumeMounts"][0]["mountPath"] == "/opt/smtt"
+                    && first["command"][2] == "/opt/smtt/",
+                "{first}"
+            );
+            ensure!(page.contains("extraClassPath=/opt/smtt/smtt-marker.jar "));
+        }
+        let name = file.file_name().and_then(|name| name.to_str());
+        ensure!(page.contains(&format!("pods/{})", name.context("a name")?)));
+        seen += 1;
+    }
+    ensure!(seen == 2, "{seen} templates");
     Ok(())
+}
+
+/// A template of Spark's pods.
+fn template(paths: &Paths, file: &Path) -> Result<Value> {
+    let pod = yaml(paths, file)?;
+    ensure!(
+        pod["kind"] == "Pod" && pod["spec"]["containers"].as_array().map(Vec::len) == Some(1),
+        "{}: {pod}",
+        file.display()
+    );
+    Ok(pod)
 }
 
 #[test]
@@ -307,40 +376,70 @@ fn the_client_of_the_base_may_list_endpoints_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn the_workflow_has_githubs_form_and_runs_what_ci_runs() -> Result<()> {
-    let (paths, _) = base()?;
-    let workflow = paths.root.join(".github/workflows/tests.yml");
-    let judge = |file: &Path| {
-        let program = validators::programs(&paths).join("check-jsonschema");
-        let arguments = ["--builtin-schema", "vendor.github-workflows"];
-        Command::new(program)
-            .args(arguments)
-            .arg(file)
-            .output()
-            .context("check-jsonschema")
-    };
-    let judged = judge(&workflow)?;
-    ensure!(
-        judged.status.success(),
-        "{}",
-        String::from_utf8_lossy(&judged.stdout)
-    );
-    let wrong = tempfile::NamedTempFile::with_suffix(".yml")?;
-    fs::write(
-        &wrong,
-        fs::read_to_string(&workflow)?.replace("runs-on:", "run-on:"),
-    )?;
-    ensure!(
-        !judge(wrong.path())?.status.success(),
-        "a misspelt key is taken"
-    );
+/// Judges a workflow.
+fn judge_workflow(paths: &Paths, file: &Path) -> Result<std::process::Output> {
+    let program = validators::programs(paths).join("check-jsonschema");
+    let arguments = ["--builtin-schema", "vendor.github-workflows"];
+    Command::new(program)
+        .args(arguments)
+        .arg(file)
+        .output()
+        .context("check-jsonschema")
+}
 
-    let steps = yaml(&paths, &workflow)?["jobs"]["tests"]["steps"].clone();
-    let last = steps
-        .as_array()
-        .and_then(|steps| steps.last())
-        .context("steps")?;
+/// The last step of a workflow's only job.
+fn last_step(paths: &Paths, workflow: &Path, job: &str) -> Result<Value> {
+    let steps = yaml(paths, workflow)?["jobs"][job]["steps"].clone();
+    let steps = steps.as_array().context("steps")?;
+    steps.last().cloned().context("no step")
+}
+
+#[test]
+fn the_workflows_have_githubs_form_and_run_all_stages() -> Result<()> {
+    let (paths, _) = base()?;
+    let folder = paths.root.join(".github/workflows");
+    let mut there = BTreeSet::new();
+    for entry in fs::read_dir(&folder)? {
+        let workflow = entry?.path();
+        let judged = judge_workflow(&paths, &workflow)?;
+        ensure!(
+            judged.status.success(),
+            "{}: {}",
+            workflow.display(),
+            String::from_utf8_lossy(&judged.stdout)
+        );
+        let wrong = tempfile::NamedTempFile::with_suffix(".yml")?;
+        let text = fs::read_to_string(&workflow)?.replace("runs-on:", "run-on:");
+        fs::write(&wrong, text)?;
+        ensure!(
+            !judge_workflow(&paths, wrong.path())?.status.success(),
+            "a misspelt key is taken"
+        );
+        there.extend(workflow.file_stem().map(|stem| stem.to_os_string()));
+    }
+    ensure!(there.len() == 2, "{there:?}");
+
+    let tests = folder.join("tests.yml");
+    let last = last_step(&paths, &tests, "tests")?;
     ensure!(last["run"] == "bash .ci/run", "{last}");
+
+    let long = folder.join("long.yml");
+    let last = last_step(&paths, &long, "long")?;
+    ensure!(
+        last["run"] == "cargo xtask test ${{ matrix.stage }} < /dev/null",
+        "{last}"
+    );
+    let workflow = yaml(&paths, &long)?;
+    let stages = workflow["jobs"]["long"]["strategy"]["matrix"]["stage"].clone();
+    ensure!(
+        stages == json!(xtask::stages::names_by_name_only()),
+        "{stages}"
+    );
+    // YAML 1.1 reads the key `on` as true.
+    let cron = workflow["true"]["schedule"][0]["cron"].as_str();
+    ensure!(
+        cron.is_some_and(|cron| cron.split(' ').count() == 5),
+        "no schedule: {workflow}"
+    );
     Ok(())
 }
