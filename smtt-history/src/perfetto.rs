@@ -429,7 +429,12 @@ mod tests {
             task,
             begin_unix_us: Some(1_000_000 + (begin / 1000) as i64),
             row: smtt_model::rows::FunctionRow {
-                thread: if tid == 7 { "task" } else { "helper" }.to_owned(),
+                thread: match tid {
+                    7 => "task",
+                    70.. => "python worker",
+                    _ => "helper",
+                }
+                .to_owned(),
                 tid,
                 activity: "sort".to_owned(),
                 function: Some("Sorter.\"sort\"".to_owned()),
@@ -443,6 +448,8 @@ mod tests {
             span(1, 7, 150_000_000, 50_000_000),
             span(1, 7, 350_000_000, 200_000_000),
             span(1, 9, 0, 10_000_000),
+            span(1, 70, 20_000_000, 5_000_000),
+            span(1, 71, 0, 1_000_000),
         ];
         let of_0 = [span(0, 7, u64::MAX, u64::MAX), span(0, 7, 5, 1 << 62)];
         let fetch = |begin: u64, length: u64| crate::fetches::Fetch {
@@ -548,6 +555,9 @@ mod tests {
         let expected = [(200_000, 300_000), (250_000, 50_000), (450_000, 50_000)];
         assert_eq!(functions(2_000_009), expected);
         assert_eq!(functions(2_000_010), [(100_000, 10_000)]);
+        // A Python worker is no helper thread.
+        assert_eq!(functions(4_000_009), [(120_000, 5_000)]);
+        assert_eq!(functions(4_000_010), [(100_000, 1_000)]);
         // Requests at the same time have tracks of their own.
         assert_eq!(functions(6_000_017), [(200_000, 100_000), (300_000, 1)]);
         assert_eq!(functions(6_000_018), [(250_000, 850_000)]);

@@ -32,7 +32,7 @@ use crate::state::{Executor, FaultFigures, Measured, State, faults};
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use functions::{
     ActivityRow, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow,
-    SampledActivityRow, TASK, ThreadTimesRow, share_interval,
+    SampledActivityRow, TASK, ThreadTimesRow, WORKER, share_interval,
 };
 pub use groups::{GroupBy, RddGroupRow, rdd_group, rdd_groups};
 pub use history::HistoryRow;

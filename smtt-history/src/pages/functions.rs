@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use smtt_model::rows::{
-    ActivityRow, FetchRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow, SplitsRow, TASK,
+    ActivityRow, FetchRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow, SplitsRow, TASK, WORKER,
 };
 use smtt_model::units;
 
@@ -18,7 +18,7 @@ use crate::serve::Refusal;
 use crate::workers::Files;
 
 /// Colours of activities; others have the last one.
-const ACTIVITIES: [(&str, &str); 16] = [
+const ACTIVITIES: [(&str, &str); 17] = [
     ("compute", "s9"),
     ("shuffle_write", "s0"),
     ("insert", "s1"),
@@ -31,6 +31,7 @@ const ACTIVITIES: [(&str, &str); 16] = [
     ("task_deserialize", "s8"),
     ("result_serialize", "s11"),
     ("python_exchange", "s10"),
+    ("python_worker", "p1"),
     ("cache_write", "p5"),
     ("cache_read", "p6"),
     ("evict", "p2"),
@@ -169,21 +170,28 @@ struct Lane<'a> {
     spans: Vec<(usize, usize, &'a FunctionRow)>,
 }
 
-/// Spans by thread, the task's first. A span lies below those that it lies in.
+/// Whether it is another thread than the task's, and a process; and its id.
+type Thread = ((bool, bool), u32);
+
+/// Spans by thread, the task's first and Python workers last. A span lies below those that it lies in.
 fn by_thread(spans: &[FunctionRow]) -> Vec<Lane<'_>> {
-    let mut threads: BTreeMap<(bool, u32), Vec<(usize, &FunctionRow)>> = BTreeMap::new();
+    let mut threads: BTreeMap<Thread, Vec<(usize, &FunctionRow)>> = BTreeMap::new();
     for (at, span) in spans.iter().enumerate() {
-        let thread = threads.entry((span.thread != TASK, span.tid)).or_default();
-        thread.push((at, span));
+        let kind = (span.thread != TASK, span.thread == WORKER);
+        threads
+            .entry((kind, span.tid))
+            .or_default()
+            .push((at, span));
     }
     threads.into_iter().take(LANES).map(lane).collect()
 }
 
-fn lane<'a>(((_, tid), mut all): ((bool, u32), Vec<(usize, &'a FunctionRow)>)) -> Lane<'a> {
+fn lane<'a>(((_, tid), mut all): (Thread, Vec<(usize, &'a FunctionRow)>)) -> Lane<'a> {
     all.sort_by_key(|(at, it)| (it.begin_ns, u64::MAX - it.duration_ns, *at));
     let title = match all.first().map_or("", |(_, span)| span.thread.as_str()) {
         TASK => "task".to_owned(),
         HELPER => format!("helper thread {tid}"),
+        WORKER => format!("Python worker {tid}"),
         _ => format!("thread {tid}"),
     };
     let mut open: Vec<u64> = Vec::new();
@@ -219,7 +227,7 @@ fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
     let at = |ns: u64| share(ns, total);
     html! {
         p { (Cell::Nanoseconds(number(functions.duration_ns)).shown()) " from the begin of the executor's task runner to its end. "
-            "A span is a call of 1 ms or more; a click shows its numbers." }
+            "A span is a call of 1 ms or more, or the service of a Python worker; a click shows its numbers." }
         @for lane in &all {
             @let depth = lane.spans.iter().map(|(depth, _, _)| depth + 1).max().unwrap_or(1);
             p.soft.lane { (lane.title) }

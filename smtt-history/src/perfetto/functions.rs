@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use serde_json::json;
-use smtt_model::rows::TASK;
+use smtt_model::rows::{TASK, WORKER};
 
 use super::{Trace, us};
 use crate::functions::Span;
@@ -14,10 +14,23 @@ use crate::timeline::model::{Model, Task};
 const FUNCTIONS: usize = 2_000_001;
 /// Tracks of a core: the task's own thread and its helpers.
 const TRACKS: usize = 8;
+/// Thread of the first track of Python workers.
+const WORKERS: usize = 4_000_001;
 
-/// Tracks that have slices.
+/// Tracks that have slices: the process, whether it is a Python worker's, the core and the number.
 #[derive(Debug, Default)]
-pub struct Tracks(BTreeSet<(usize, usize, usize)>);
+pub struct Tracks(BTreeSet<(usize, bool, usize, usize)>);
+
+/// Whether the span is of another thread than the task's, and of a process; and the id of these.
+fn thread_of(span: &Span) -> ((bool, bool), u32) {
+    let row = &span.row;
+    ((row.thread != TASK, row.thread == WORKER), row.tid)
+}
+
+/// Number of a track in the trace.
+fn tid(is_worker: bool, core: usize, track: usize) -> usize {
+    (if is_worker { WORKERS } else { FUNCTIONS }) + core * TRACKS + track
+}
 
 /// The spans of one thread as begins and ends in microseconds, each within `window` and within the one before that has not
 /// ended: clocks of two machines differ, and a worker's file may say anything.
@@ -89,21 +102,24 @@ impl Tracks {
         (pid, core): (usize, usize),
         spans: &[Span],
     ) -> io::Result<()> {
-        let mut threads: Vec<(bool, u32)> = spans
-            .iter()
-            .map(|span| (span.row.thread != TASK, span.row.tid))
-            .collect();
+        let mut threads: Vec<_> = spans.iter().map(thread_of).collect();
         threads.sort_unstable();
         threads.dedup();
-        let has_own = threads.first().is_some_and(|(is_helper, _)| !is_helper);
-        let first = usize::from(!has_own);
-        for (number, thread) in threads.iter().enumerate().take(TRACKS - first) {
-            let of_thread = |span: &&Span| (span.row.thread != TASK, span.row.tid) == *thread;
+        let has_own = threads.first().is_some_and(|((is_other, _), _)| !is_other);
+        // The next track of threads, and of workers.
+        let mut next = [usize::from(!has_own), 0];
+        for thread in &threads {
+            let is_worker = thread.0.1;
+            let track = next[usize::from(is_worker)];
+            if track == TRACKS {
+                continue;
+            }
+            next[usize::from(is_worker)] += 1;
+            let of_thread = |span: &&Span| thread_of(span) == *thread;
             let mut all: Vec<&Span> = spans.iter().filter(of_thread).collect();
             all.sort_by_key(|it| (it.row.begin_ns, u64::MAX - it.row.duration_ns));
-            let track = first + number;
-            self.0.insert((pid, core, track));
-            let tid = FUNCTIONS + core * TRACKS + track;
+            self.0.insert((pid, is_worker, core, track));
+            let tid = tid(is_worker, core, track);
             for (span, (begin, end)) in all.iter().zip(nested(&all, window, offset)) {
                 let row = &span.row;
                 let name = row.function.as_deref().unwrap_or(&row.activity);
@@ -119,12 +135,13 @@ impl Tracks {
 
     /// Names the tracks.
     pub fn names<W: Write>(self, trace: &mut Trace<W>) -> io::Result<()> {
-        for (pid, core, track) in self.0 {
-            let name = match track {
-                0 => format!("functions on core {core}"),
-                helper => format!("functions on core {core}, helper {helper}"),
+        for (pid, is_worker, core, track) in self.0 {
+            let name = match (is_worker, track) {
+                (true, number) => format!("Python worker {} of core {core}", number + 1),
+                (false, 0) => format!("functions on core {core}"),
+                (false, helper) => format!("functions on core {core}, helper {helper}"),
             };
-            trace.name(pid, Some(FUNCTIONS + core * TRACKS + track), &name)?;
+            trace.name(pid, Some(tid(is_worker, core, track)), &name)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use smtt_common::context::Activity;
 use smtt_common::event::used::{CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS};
 
 use crate::state::fetches::Request;
-use crate::state::functions::{Functions, Kept};
+use crate::state::functions::{Functions, Kept, Service};
 use crate::state::{Meaning, SampledCycles, State, Task, Tasks, Until};
 
 use super::page_walks::DEVIATIONS;
@@ -15,6 +15,8 @@ use super::page_walks::DEVIATIONS;
 pub const TASK: &str = "task";
 /// Another thread that works for the task: it fetches, or writes to a Python worker.
 pub const HELPER: &str = "helper";
+/// [`FunctionRow::thread`] of a service of a Python worker.
+pub const WORKER: &str = "python worker";
 
 /// Where the time of a task attempt went, by function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -155,12 +157,13 @@ pub struct ThreadTimesRow {
     pub other_ns: u64,
 }
 
-/// A span: one call of a function that took 1 ms or more.
+/// A span: one call of a function that took 1 ms or more, or the service of a Python worker, however long it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionRow {
-    /// `task` for the task's own thread, `helper` for others, empty where that is not known.
+    /// `task` for the task's own thread, `helper` for others, `python worker` for a process that served the task, empty
+    /// where that is not known.
     pub thread: String,
-    /// Thread id in the initial pid namespace.
+    /// Thread id in the initial pid namespace; of a Python worker its process id.
     pub tid: u32,
     /// Activity, as in docs/ATTRIBUTION.md.
     pub activity: String,
@@ -321,7 +324,18 @@ impl State {
             own_ns: span.own_ns,
             rdd_id: span.rdd_id,
         };
-        let mut spans: Vec<FunctionRow> = functions.spans().iter().map(row).collect();
+        let service = |it: &Service| FunctionRow {
+            thread: WORKER.to_owned(),
+            tid: it.pid,
+            activity: activity(Activity::PYTHON_WORKER.0),
+            begin_ns: it.begin_ns.saturating_sub(begin_ns),
+            duration_ns: it.duration_ns,
+            own_ns: it.duration_ns,
+            ..FunctionRow::default()
+        };
+        let services = functions.services().iter().map(service);
+        let spans = functions.spans().iter().map(row);
+        let mut spans: Vec<FunctionRow> = spans.chain(services).collect();
         let request = |it: &Request| {
             let source = tasks.source(it);
             FetchRow {
@@ -348,7 +362,8 @@ impl State {
         });
         sort_by_key(&mut spans, |it| {
             let longest_first = u64::MAX - it.duration_ns;
-            (it.thread != TASK, it.tid, it.begin_ns, longest_first)
+            let place = (it.thread != TASK, it.thread == WORKER);
+            (place, it.tid, it.begin_ns, longest_first)
         });
         Some(FunctionsRow {
             begin_ns,

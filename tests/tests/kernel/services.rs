@@ -12,6 +12,7 @@ use smtt_common::event::used::{
 };
 use smtt_config::FaultHook;
 use smtt_model::decode::{Fact, decode};
+use smtt_tests::witness;
 
 use crate::accounts::{accounts_of, numbers};
 use crate::lab::{KernelLab, Workload, lab, with_hook};
@@ -46,16 +47,45 @@ fn services_of(lab: &KernelLab, executor: u64) -> Result<Vec<WorkerUsed>> {
 
 #[test]
 fn a_worker_s_services_have_its_accounts_and_no_other_process_has_any() -> Result<()> {
+    served(0)
+}
+
+/// The executor reports the worker by an id that is another process's on the host, or none's.
+#[test]
+fn a_worker_in_another_pid_namespace_has_its_accounts() -> Result<()> {
+    served(2)
+}
+
+/// The services of a worker of an executor that many pid namespaces below the first one.
+fn served(namespaces: usize) -> Result<()> {
     let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
         return Ok(());
     };
     let foreign = Workload::start("accounts", &[])?;
-    let mut workload = Workload::start("services", &[&format!("foreign={}", foreign.pid())])?;
-    let executor = lab.executor(workload.pid())?;
+    let (foreign_pid, levels) = (
+        format!("foreign={}", foreign.pid()),
+        format!("namespaces={namespaces}"),
+    );
+    let mut workload = Workload::start("services", &[&foreign_pid, &levels])?;
+    // Each namespace has a process that waits for the one in it.
+    let above = witness::descendants(workload.pid())?;
+    let pid = match namespaces {
+        0 => workload.pid(),
+        _ => *above.last().context("no process in a namespace")?,
+    };
+    let executor = lab.executor(pid)?;
     let done = workload.run()?;
     lab.read()?;
     let all = services_of(&lab, executor)?;
-    let worker = done["worker"].as_u64().context("no worker")? as u32;
+    let said = done["worker"].as_u64().context("no worker")? as u32;
+    let worker = match namespaces {
+        0 => said,
+        _ => all.first().context("no service")?.pid,
+    };
+    ensure!(
+        (worker == said) == (namespaces == 0),
+        "the worker is {said}"
+    );
     ensure!(
         all.iter().all(|it| it.pid == worker
             && helper(it.used.flags) == Helper::PYTHON_WORKER
@@ -87,8 +117,8 @@ fn a_worker_s_services_have_its_accounts_and_no_other_process_has_any() -> Resul
                     && it.used.accounts[CPU_NS] < 5_000_000),
         "{rests:#?}"
     );
-    let said = done["services"].as_array().context("no services")?;
-    let readings: Vec<(Vec<u64>, Vec<u64>)> = said
+    let told = done["services"].as_array().context("no services")?;
+    let readings: Vec<(Vec<u64>, Vec<u64>)> = told
         .iter()
         .map(|it| Ok((numbers(&it["begin"])?, numbers(&it["end"])?)))
         .collect::<Result<_>>()?;

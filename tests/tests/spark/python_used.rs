@@ -34,6 +34,27 @@ fn worker(row: &Value) -> Option<&Value> {
     helpers.iter().find(|it| it["name"] == "python worker")
 }
 
+/// The functions of the task have the worker's service as a lane, which is in the task and no shorter than what the worker
+/// did on two processors.
+fn has_lane(row: &Value, pid: u64, cpu_ns: u64) -> Result<()> {
+    let functions = &row["functions"];
+    let spans = list(functions, "spans")?.iter();
+    let lanes: Vec<&Value> = spans.filter(|it| it["thread"] == "python worker").collect();
+    ensure!(lanes.len() == 1, "{functions}");
+    let (begin, duration) = (
+        number(lanes[0], "begin_ns")?,
+        number(lanes[0], "duration_ns")?,
+    );
+    ensure!(
+        number(lanes[0], "tid")? == pid
+            && text(lanes[0], "activity")? == "python_worker"
+            && duration >= cpu_ns / 2
+            && begin + duration <= number(functions, "duration_ns")?,
+        "{functions}"
+    );
+    Ok(())
+}
+
 fn burns(version: &str, cores: u64, reuse: bool) -> Result<()> {
     let lab = SparkLab::new(version)?;
     let daemon = lab.daemon()?;
@@ -119,6 +140,11 @@ fn burns(version: &str, cores: u64, reuse: bool) -> Result<()> {
                 println!("Spark {version}, task {id}, {name}: {value} of {inside}");
             }
             ensure!(number(used, "thread_minor_faults")? >= PAGES, "{used}");
+            has_lane(
+                row,
+                *pid,
+                number(&one["end"], "cpu_ns")? - number(&one["begin"], "cpu_ns")?,
+            )?;
             ensure!(
                 number(row, "cpu_ns")? < number(used, "cpu_ns")?,
                 "the task's own thread has its worker's time: {row}"

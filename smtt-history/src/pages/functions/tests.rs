@@ -26,6 +26,9 @@ fn a_span_lies_below_those_around_it() {
         span(TASK, 8, 15, 5),
         span(TASK, 8, 16, u64::MAX),
         span(TASK, 8, 30, 1),
+        // A process that has the id of a thread is a lane of its own.
+        span(WORKER, 3, 2, 7),
+        span(WORKER, 2, 2, 7),
     ];
     let lanes = by_thread(&spans);
     let depths = |lane: &Lane<'_>| lane.spans.iter().map(|it| it.0).collect::<Vec<_>>();
@@ -35,7 +38,12 @@ fn a_span_lies_below_those_around_it() {
         .collect();
     assert_eq!(
         all,
-        [("task", vec![0, 1, 1, 2, 1]), ("helper thread 3", vec![0])]
+        [
+            ("task", vec![0, 1, 1, 2, 1]),
+            ("helper thread 3", vec![0]),
+            ("Python worker 2", vec![0]),
+            ("Python worker 3", vec![0])
+        ]
     );
 }
 

@@ -1,11 +1,11 @@
 //! Functions of tasks: times that add up, and the bounds of what a marker sends.
 
 use proptest::prelude::*;
-use smtt_common::event::used::{ACCOUNTS, CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS, TaskUsed};
+use smtt_common::event::used::{ACCOUNTS, CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS, TaskUsed, WorkerUsed};
 
 use super::*;
 use crate::decode::Span;
-use crate::rows::{FunctionsRow, HELPER, TASK};
+use crate::rows::{FunctionsRow, HELPER, TASK, WORKER};
 use crate::state::bytes::Caps;
 use crate::state::functions::{SPANS_PER_EXECUTOR, SPANS_PER_TASK};
 
@@ -412,4 +412,41 @@ proptest! {
         let all: u64 = row.activities.iter().map(|it| it.spans).sum::<u64>() + own;
         prop_assert!(row.spans.len() as u64 + row.spans_left_out == all);
     }
+}
+
+#[test]
+fn the_service_of_a_python_worker_is_a_lane_and_in_no_sum() {
+    let mut state = sorted();
+    let before = functions(&state, 1);
+    for (end_ms, pid) in [(1500, OWN), (1600, 7), (1700, OWN)] {
+        let service = WorkerUsed {
+            used: TaskUsed {
+                task_attempt_id: 1,
+                duration_ns: 100 * MS,
+                ..TaskUsed::default()
+            },
+            pid,
+            reserved: 0,
+        };
+        let fact = Fact::WorkerUsed(Box::new(service));
+        tell_of(&mut state, OWN, 10 * S + end_ms * MS, fact);
+    }
+    tell_of(&mut state, OWN, 12 * S, ended(1, 1, TaskOutcome::Succeeded));
+    let row = functions(&state, 1);
+    is_whole(&state, 1, &row);
+    assert_eq!(row.activities, before.activities);
+    assert_eq!(row.helpers, before.helpers);
+    let lanes = row.spans.iter().filter(|it| it.thread == WORKER);
+    let lanes: Vec<_> = lanes
+        .map(|it| {
+            assert_eq!(
+                (it.activity.as_str(), it.own_ns),
+                ("python_worker", it.duration_ns)
+            );
+            (it.tid, it.begin_ns / MS, it.duration_ns / MS)
+        })
+        .collect();
+    // The task was deserialised for 100 ms before its start was reported.
+    assert_eq!(lanes, [(7, 1600, 100), (OWN, 1500, 100), (OWN, 1700, 100)]);
+    assert_eq!(row.spans.len(), before.spans.len() + 3);
 }
