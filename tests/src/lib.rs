@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`attackers`] | hostile programs and their victim |
 //! | [`application`] | applications that several tests run |
+//! | [`cgroup`] | cgroups with a limit, and programs in a pod |
 //! | [`container`] | containers of the OCI form, without a registry |
 //! | [`export`] | exported applications, by Python's readers |
 //! | [`faults`] | page faults of executors as both sides count them, while no task runs |

@@ -57,15 +57,15 @@ fn row(daemon: &Daemon, pid: u32) -> Result<Value> {
 
 /// The table of a cgroup adds up to what the kernel says that it uses.
 fn adds_up(daemon: &Daemon, group: &MemoryCgroup, pid: u32) -> Result<()> {
-    let (table, current) = wait_for("two equal readings of the cgroup", READ, || {
+    let (table, current) = wait_for("a reading of the cgroup as it is", READ, || {
         let before = group.current_bytes()?;
-        let first = row(daemon, pid)?;
-        thread::sleep(Duration::from_secs(3));
+        thread::sleep(Duration::from_secs(2));
         let table = row(daemon, pid)?["cgroup"].clone();
         let now = group.current_bytes()?;
-        let rests =
-            before.abs_diff(now) <= now / 1000 && first["cgroup"]["parts"] == table["parts"];
-        Ok(rests.then_some((table, now)))
+        let rests = before.abs_diff(now) <= now / 1000;
+        // A slow daemon's reading may be of before.
+        let near = number(&table, "current_bytes")?.abs_diff(now) <= now / 100;
+        Ok((rests && near).then_some((table, now)))
     })?;
     println!("{table}, the kernel says {current}");
     let parts = list(&table, "parts")?;
@@ -75,8 +75,7 @@ fn adds_up(daemon: &Daemon, group: &MemoryCgroup, pid: u32) -> Result<()> {
     };
     let sum: i64 = parts.iter().filter_map(|part| part["bytes"].as_i64()).sum();
     ensure!(
-        sum.unsigned_abs().abs_diff(current) <= current / 100
-            && number(&table, "current_bytes")?.abs_diff(current) <= current / 100,
+        sum.unsigned_abs().abs_diff(current) <= current / 100,
         "{sum} instead of {current}"
     );
     ensure!(part("not_explained").unsigned_abs() <= current / 100);

@@ -252,7 +252,7 @@ pub const STAGES: [Stage; 18] = [
     },
     Stage {
         name: "systemd",
-        about: "a worker and a history server with their packages, in an emulated machine whose init is systemd",
+        about: "a worker and a history server with their packages, in emulated machines whose init is systemd, on two kernels",
         lane: Lane::ByName,
         root: true,
         commands: shown!("packages", "life::"),

@@ -61,8 +61,8 @@ const SWAPPED: Chosen = (
 );
 /// Tests with a JVM that run last, in guests whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
-/// Deaths by the limit of a cgroup of version 2 and others, in guests that have its memory controller.
-const DEATHS: Chosen = ("kernel", "deaths::", 600);
+/// Deaths by the limit of a cgroup of version 2, in guests that have its memory controller.
+const DEATHS: Chosen = ("kernel", "deaths::the_oom", 600);
 /// The same as a daemon reports them, and its figures of cgroups.
 const CGROUP_LIMITS: Chosen = ("kernel", "cgroup_limits::", 900);
 /// Tests that use up the machine's memory, in guests that have a daemon and lend it.
