@@ -92,8 +92,10 @@ pub fn serve(pid: u32, executor: u64, task_attempt_id: u64, idle: bool) {
         }
         let now = bpf_ktime_get_boot_ns();
         let present = read(row, leader & !ADOPTED, pid);
+        let mut said = present;
         if known {
-            send(row, pid, present, now, if idle { UNTIL_END } else { UNTIL_NEXT });
+            let until = if idle { UNTIL_END } else { UNTIL_NEXT };
+            said = send(row, pid, present, now, until);
         }
         let mut account = 0;
         while account < KERNEL_ACCOUNTS {
@@ -102,7 +104,8 @@ pub fn serve(pid: u32, executor: u64, task_attempt_id: u64, idle: bool) {
         }
         (*row).ended_threads_ns[0] = (*row).ended_threads_ns[1];
         (*row).time_ns = now;
-        (*row).present = present;
+        // What follows a service adds to figures that the service has.
+        (*row).present = if idle { said } else { present };
         if idle {
             (*row).flags |= REST;
         } else {
@@ -142,21 +145,21 @@ pub fn forget(pid: u32) {
     let _ = WORKERS.remove(pid);
 }
 
-/// Sends the growth of the accounts from `before` to `after`.
+/// Sends the growth of the accounts from `before` to `after`; returns a bit for each that is known.
 #[inline(always)]
-fn send(row: *mut WorkerBegin, pid: u32, present: u32, now: u64, until: u32) {
+fn send(row: *mut WorkerBegin, pid: u32, present: u32, now: u64, until: u32) -> u32 {
     // SAFETY (here and below): the callers have just looked the row up, and the place in the ring is ours until it is
     // submitted.
     let executor = unsafe { (*row).executor };
+    let mut present = present & unsafe { (*row).present };
+    if unsafe { (*row).ended_threads_ns[0] != (*row).ended_threads_ns[1] } {
+        present &= !OF_LIVING;
+    }
     own_record_with(
         Kind::WORKER_USED,
         executor,
         false,
         |worker: *mut WorkerUsed| unsafe {
-            let mut present = present & (*row).present;
-            if (*row).ended_threads_ns[0] != (*row).ended_threads_ns[1] {
-                present &= !OF_LIVING;
-            }
             let used = &raw mut (*worker).used;
             let mut account = 0;
             while account < ACCOUNTS {
@@ -175,6 +178,7 @@ fn send(row: *mut WorkerBegin, pid: u32, present: u32, now: u64, until: u32) {
             (*worker).reserved = 0;
         },
     );
+    present
 }
 
 /// Reads the sums over the threads of a process to `after`, zero where there is none; returns a bit for each that there is.

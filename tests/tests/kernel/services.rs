@@ -114,6 +114,7 @@ fn served(namespaces: usize) -> Result<()> {
             && rests
                 .iter()
                 .all(|it| it.used.flags & UNTIL_MASK == UNTIL_NEXT
+                    && it.used.present & 1 << CPU_WAIT_NS == 0
                     && it.used.accounts[CPU_NS] < 5_000_000),
         "{rests:#?}"
     );
