@@ -288,43 +288,65 @@ impl Run {
     }
 }
 
+/// What the driver and its executors wrote to their logs.
+#[derive(Debug, Default)]
+pub struct Logs {
+    /// Logs of drivers.
+    pub of_driver: Vec<String>,
+    /// Logs of executors.
+    pub of_executors: Vec<String>,
+}
+
+impl Logs {
+    /// All logs in the folder of a lab.
+    ///
+    /// # Errors
+    /// When a log is empty: an empty log proves nothing.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let mut logs = Self::default();
+        let mut folders = vec![folder.join("spark")];
+        while let Some(folder) = folders.pop() {
+            for entry in folder
+                .read_dir()
+                .with_context(|| format!("cannot list {}", folder.display()))?
+            {
+                let path = entry?.path();
+                if path.is_symlink() {
+                    continue;
+                }
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let kind = if name == "stderr" {
+                    &mut logs.of_executors
+                } else if name.starts_with("application-") && name.ends_with(".log") {
+                    &mut logs.of_driver
+                } else {
+                    continue;
+                };
+                let said = std::fs::read(&path)?;
+                ensure!(!said.is_empty(), "{} is empty", path.display());
+                kind.push(String::from_utf8_lossy(&said).into_owned());
+            }
+        }
+        Ok(logs)
+    }
+}
+
 /// The logs of the driver and its two executors, in the folder of a lab.
 ///
 /// # Errors
-/// When a log is missing or empty: an empty log proves nothing.
+/// When a log is missing or empty.
 pub fn executor_logs(folder: &Path) -> Result<String> {
-    let (mut text, mut of_executors, mut of_driver) = (String::new(), 0, 0);
-    let mut folders = vec![folder.join("spark")];
-    while let Some(folder) = folders.pop() {
-        for entry in folder
-            .read_dir()
-            .with_context(|| format!("cannot list {}", folder.display()))?
-        {
-            let path = entry?.path();
-            if path.is_symlink() {
-                continue;
-            }
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let executor = path.file_name().is_some_and(|name| name == "stderr");
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let driver = name.starts_with("application-") && name.ends_with(".log");
-            if executor || driver {
-                let said = std::fs::read(&path)?;
-                ensure!(!said.is_empty(), "{} is empty", path.display());
-                of_executors += u32::from(executor);
-                of_driver += u32::from(driver);
-                text.push_str(&String::from_utf8_lossy(&said));
-            }
-        }
-    }
+    let logs = Logs::read(folder)?;
+    let counts = (logs.of_executors.len(), logs.of_driver.len());
     ensure!(
-        (of_executors, of_driver) == (2, 1),
-        "there are logs of {of_executors} executors and {of_driver} drivers"
+        counts == (2, 1),
+        "there are logs of (executors, drivers) {counts:?}"
     );
-    Ok(text)
+    Ok([logs.of_driver, logs.of_executors].concat().concat())
 }
 
 /// Folder of the programs under test: that of the running program, or the one above that of the running test.

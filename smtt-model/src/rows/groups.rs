@@ -200,6 +200,7 @@ mod tests {
                     pid: 100 + index % 3,
                     uid: Some(1000),
                     worker: (index % 2 > 0).then(|| "w".to_owned()),
+                    earlier: None,
                 },
                 rdd_id: (index % 7 > 0).then_some(index / 3),
                 name: (index % 5 > 0).then(|| format!("name {}", index % 4)),

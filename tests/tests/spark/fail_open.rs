@@ -1,8 +1,10 @@
 //! The job's result does not depend on the tracer's failures.
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
 use smtt_tests::application::{LOCAL_CLUSTER, PAGE_RANK, PAGE_RANK_RESULT};
-use smtt_tests::lab::{LIMIT, SparkLab, executor_logs};
+use smtt_tests::lab::{LIMIT, Logs, SparkLab, executor_logs};
 use xtask::daemon::Daemon;
 use xtask::process::wait_for;
 use xtask::spark::Application;
@@ -140,6 +142,148 @@ fn with_a_spark_whose_hook_is_missing() -> Result<()> {
     );
     drop(daemon);
     lab.passed()
+}
+
+/// The plugin's class, in the settings and in the exception of a JVM that misses it.
+const PLUGIN: &str = "io.smtt.marker.SmttPlugin";
+/// No jar.
+const MISSING: &str = "/nonexistent/smtt-marker.jar";
+/// What a JVM says whose plugin is in no jar, see docs/TROUBLESHOOTING.md.
+const NO_CLASS: &str = "java.lang.ClassNotFoundException: io.smtt.marker.SmttPlugin";
+/// What a JVM says whose agent's jar is missing.
+const NO_AGENT: &str =
+    "Error opening zip file or JAR manifest missing : /nonexistent/smtt-marker.jar";
+
+/// One small executor, and these settings.
+fn one_executor(lab: &SparkLab, settings: &[(&str, &str)]) -> Result<Application> {
+    let application = Application::java(
+        &lab.paths,
+        "local-cluster[1,1,1024]",
+        "PageRank",
+        &PAGE_RANK,
+    )?;
+    let with = |all: Application, (key, value): &(&str, &str)| all.conf(key, value);
+    Ok(settings.iter().fold(application, with))
+}
+
+/// Runs an application that must fail; returns all logs.
+fn fails(lab: &SparkLab, settings: &[(&str, &str)]) -> Result<Logs> {
+    let end = lab
+        .run_through(&one_executor(lab, settings)?)?
+        .result(LIMIT);
+    ensure!(
+        end.is_err_and(|error| error.to_string().contains("the application failed")),
+        "the application did not fail with {settings:?}"
+    );
+    Logs::read(lab.folder())
+}
+
+#[test]
+fn a_driver_without_the_configured_jar_does_not_run() -> Result<()> {
+    let agent = format!("-javaagent:{MISSING}");
+    let plugin = ("spark.plugins.defaultList", PLUGIN);
+    for (way, settings, said) in [
+        ("jars/ of Spark", &[plugin][..], NO_CLASS),
+        (
+            "the class path",
+            &[
+                plugin,
+                ("spark.driver.extraClassPath", MISSING),
+                ("spark.executor.extraClassPath", MISSING),
+            ],
+            NO_CLASS,
+        ),
+        (
+            "--jars",
+            &[("spark.jars", MISSING), ("spark.plugins", PLUGIN)],
+            NO_CLASS,
+        ),
+        (
+            "-javaagent",
+            &[plugin, ("spark.driver.defaultJavaOptions", agent.as_str())],
+            NO_AGENT,
+        ),
+    ] {
+        let lab = SparkLab::new("4.0.5")?;
+        let logs = fails(&lab, settings).context(way)?;
+        ensure!(
+            logs.of_driver.len() == 1 && logs.of_driver[0].contains(said),
+            "{way}: {logs:#?}"
+        );
+        ensure!(logs.of_executors.is_empty(), "{way}: {logs:#?}");
+        ensure!(
+            way != "--jars" || logs.of_driver[0].contains("does not exist, skipping"),
+            "{logs:#?}"
+        );
+        lab.passed()?;
+    }
+    Ok(())
+}
+
+/// A stand-alone master starts executors again for ever that have started and then end.
+#[test]
+fn executors_without_the_configured_jar_end_and_are_started_again() -> Result<()> {
+    let agent = format!("-javaagent:{MISSING}");
+    for (way, setting, said) in [
+        (
+            "the class path",
+            ("spark.executor.extraClassPath", MISSING),
+            NO_CLASS,
+        ),
+        (
+            "-javaagent",
+            ("spark.executor.defaultJavaOptions", agent.as_str()),
+            NO_AGENT,
+        ),
+    ] {
+        let lab = SparkLab::new("4.0.5")?;
+        let jar = lab.paths.marker().join("smtt-marker.jar");
+        let jar = jar.display().to_string();
+        let plugin = ("spark.plugins.defaultList", PLUGIN);
+        // The driver's host has the jar.
+        let driver = ("spark.driver.extraClassPath", jar.as_str());
+        let application = one_executor(&lab, &[plugin, driver, setting])?;
+        let mut submitted = lab.run_through(&application)?;
+        let exited = |log: &str| log.matches("Command exited with code 1").count();
+        wait_for("two executors have ended", LIMIT, || {
+            let log = std::fs::read_to_string(submitted.running.log())?;
+            Ok((exited(&log) >= 2).then_some(()))
+        })
+        .context(way)?;
+        // By Spark's own list no executor has had a task.
+        let listed = submitted.rest("allexecutors")?;
+        let listed = listed.as_array().context("Spark lists no executors")?;
+        ensure!(
+            listed.iter().all(|executor| executor["totalTasks"] == 0),
+            "{way}: {listed:#?}"
+        );
+        ensure!(
+            submitted.running.poll()?.is_none(),
+            "{way}: the application ended"
+        );
+        submitted.running.stop();
+        let text = outputs(&lab.folder().join("spark"))?;
+        ensure!(text.matches(said).count() >= 2, "{way}: {text}");
+        lab.passed()?;
+    }
+    Ok(())
+}
+
+/// Standard output and standard error of all executors.
+fn outputs(folder: &Path) -> Result<String> {
+    let mut text = String::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir()? {
+            let path = entry?.path();
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            } else if path.ends_with("stderr") || path.ends_with("stdout") {
+                text.push_str(&String::from_utf8_lossy(&std::fs::read(&path)?));
+            }
+        }
+    }
+    Ok(text)
 }
 
 fn lines_of_marker(logs: &str) -> String {
