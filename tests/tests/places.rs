@@ -536,7 +536,7 @@ fn limited(mut scene: Scene) -> Result<()> {
             && cgroup["limit_bytes"] == JVM_LIMIT
             && cgroup["peak_bytes"] == group.peak_bytes()?
             && pair("oom_kills") == Some(1)
-            && pair("limit_hits") == Some(group.limit_hits()?),
+            && (1..=group.limit_hits()?).contains(&pair("limit_hits").unwrap_or(0)),
         "killed at {JVM_LIMIT} bytes, with a peak of {}: {report:#}",
         group.peak_bytes()?
     );

@@ -127,7 +127,8 @@ fn dies(
             .context("counts")
     };
     ensure!(grown("oom_kills")? == 1);
-    ensure!(grown("limit_hits")? == limited.limit_hits()?);
+    // The count may go on while the process ends.
+    ensure!((1..=limited.limit_hits()?).contains(&grown("limit_hits")?));
     Ok(())
 }
 
