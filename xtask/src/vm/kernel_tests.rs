@@ -61,10 +61,11 @@ const SWAPPED: Chosen = (
 );
 /// Tests with a JVM that run last, in guests whose kernel has two nodes, swap and DAMON.
 const SWAPPED_JVM: Chosen = ("places", "", 2100);
-/// Deaths by the limit of a cgroup of version 2, in guests that have its memory controller.
+/// Deaths by the limit of a cgroup of version 2, in guests that have its memory controller and no daemon.
 const DEATHS: Chosen = ("kernel", "deaths::the_oom", 600);
-/// The same as a daemon reports them, and its figures of cgroups.
-const CGROUP_LIMITS: Chosen = ("kernel", "cgroup_limits::", 900);
+/// The same as a daemon in a pod reports them, with its figures of cgroups. The test of a daemon beside the executor would
+/// take as long again, and that of the JVM has such a daemon.
+const CGROUP_LIMITS: Chosen = ("kernel", "cgroup_limits::a_daemon", 900);
 /// Tests that use up the machine's memory, in guests that have a daemon and lend it.
 const USED_UP: Chosen = ("kernel", "machine_oom::", 600);
 /// Tests that suspend the machine, where it wakes again. The last ones: a guest that slept is not as it was.
@@ -90,12 +91,9 @@ pub fn build(paths: &Paths, guest: &Guest) -> Result<KernelTests> {
     let mut last = vec![SWAPPED];
     let cgroups = guest.has("memory_cgroup_2");
     if cgroups {
-        last.push(DEATHS);
+        last.push(if guest.jvm { CGROUP_LIMITS } else { DEATHS });
     }
     if guest.jvm {
-        if cgroups {
-            last.push(CGROUP_LIMITS);
-        }
         files.extend(jvm::files(paths, guest.processor, packaged.as_ref())?);
         if guest.has("damon") {
             last.push(SWAPPED_JVM);

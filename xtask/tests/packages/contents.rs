@@ -283,7 +283,6 @@ pub(crate) const OF_THE_WORKSPACE: [&str; 3] = ["allocator-api2", "futures-chann
 
 /// Checks the form of a package's bill of materials, and that it and the licences name the crates that are in the
 /// program, but those `beside` it.
-
 pub(crate) fn check_bill(paths: &Paths, packed: &Packed, beside: &[&str]) -> Result<()> {
     let judge = "
 import sys
