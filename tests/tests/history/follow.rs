@@ -29,7 +29,10 @@ fn lengths(log: &[u8]) -> Vec<usize> {
         let line = log
             .get(at..)
             .and_then(|rest| rest.iter().position(|it| *it == b'\n'));
-        let at = at + line.filter(|_| look % 2 == 0).map_or(0, |line| line + 1);
+        let at = at
+            + line
+                .filter(|_| look.is_multiple_of(2))
+                .map_or(0, |line| line + 1);
         at.min(log.len())
     };
     (0..LOOKS).map(cut).chain([log.len()]).collect()

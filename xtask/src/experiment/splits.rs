@@ -106,7 +106,7 @@ mod tests {
             "cpu_ns": 12, "used_duration_ns": 20, "thread_minor_faults": 3, "thread_major_faults": 1,
             "splits": {"series": {
                 "cpu_ns": {"parts": cpu, "total": total},
-                "resident_bytes": {"parts": [5; PARTS]},
+                "resident_bytes": {"parts": vec![5; PARTS]},
                 "thread_page_faults": series(4),
                 "wall_ns": series(20),
             }},

@@ -18,7 +18,7 @@ fn report(pid: u32) -> Report {
 
 fn in_advance(pids: &[u32]) -> InAdvance {
     InAdvance {
-        boot_id: advance::boot_id(),
+        boot_id: smtt_machine::clock::boot_id(),
         reports: pids.iter().map(|pid| report(*pid)).collect(),
         waiting: Vec::new(),
     }
