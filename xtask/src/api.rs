@@ -44,6 +44,13 @@ const PATHS: &[(&str, &str, &str, &str)] = &[
 /// Paths whose answers are not of these types.
 const OTHERS: &[(&str, &str)] = &[
     (
+        "/v1/earlier/{listing}",
+        "rows of `executors`, `memory`, `stages`, `rdds`, `tasks`, `history` or `advise` (with an application's findings as a row) \
+         that earlier runs of the daemon measured, each with `earlier`, as the [Listing](#listing) of that path; needs \
+         `[history] store` ([HISTORY.md](HISTORY.md#after-a-restart-of-the-daemon)); the query is that of listings, and a \
+         condition on something that the rows do not have selects none",
+    ),
+    (
         "/v1/trace/follow",
         "records as they happen, one JSON object per line, with the columns of [TRACE.md](TRACE.md); a line \
          `{\"lost_records\": N}` where the client read too slowly; its query has the fields of [FollowQuery](#followquery)",

@@ -8,6 +8,7 @@ use std::io;
 
 use serde_json::{Map, Value, json};
 use smtt_machine::clock::{boot_id, now_unix_ns};
+use smtt_model::protocol;
 use smtt_model::rows::{ApplicationKey, EarlierRun, Filter, Summary};
 use smtt_model::state::State;
 use smtt_store::history::read::Reader;
@@ -54,6 +55,7 @@ pub struct Rows {
     table: &'static str,
     /// Kind of the documents; tasks have none.
     kind: Option<&'static str>,
+    order: &'static [&'static str],
 }
 
 impl Rows {
@@ -74,7 +76,16 @@ impl Rows {
         Some(Self {
             table: table.name,
             kind,
+            order: protocol::order(&format!("/v1/{listing}")),
         })
+    }
+}
+
+impl Rows {
+    /// The order of the listing.
+    #[must_use]
+    pub const fn order(self) -> &'static [&'static str] {
+        self.order
     }
 }
 

@@ -363,7 +363,7 @@ async fn earlier(
             "earlier runs have executors, memory, stages, rdds, tasks, history, advise",
         );
     };
-    let order = order(&format!("/v1/{listing}"));
+    let order = rows.order();
     match query {
         Ok(Query(query)) => {
             let make = move || {

@@ -24,7 +24,7 @@ fn tell_as(state: &mut State, user: u32, n: u32, time_ns: u64, fact: Fact) -> Ou
     })
 }
 
-fn gone() -> Fact {
+pub(super) fn gone() -> Fact {
     Fact::ProcessGone {
         exec: false,
         is_executor: true,
@@ -572,52 +572,4 @@ fn ends_of_children_look_at_the_tasks_once_a_second_also_where_nothing_is_kept()
     assert!(executor.black_box.before_child(2 * S).is_none(), "no room");
     let looks = LOOKS.get() - before;
     assert!((1..=2).contains(&looks), "{looks} times all tasks");
-}
-
-#[test]
-fn marker_counts_are_plausible_and_never_fall() {
-    let mut state = state();
-    tell(&mut state, 1, S, described("app-1", "1"));
-    tell(&mut state, 2, S, described("app-1", "2"));
-    let mut first = readings(Vec::new());
-    let seen = ExecutorCounters {
-        facts_seen: 500,
-        ..ExecutorCounters::default()
-    };
-    first.executors = vec![(key(1), seen), (key(2), seen)];
-    state.add(&first, 2 * S);
-    let said = |facts_emitted| SlotFileCounters {
-        facts_emitted,
-        slots_refused: 0,
-    };
-    state.set_slots(key(1), said(520));
-    state.set_slots(key(2), said(u64::MAX));
-    let (emitted, seen) = state.marker_counts().expect("slot files");
-    let limit = state.limits.facts_per_second;
-    assert_eq!((emitted, seen), (520 + 500 + limit, 1000));
-    // Less than before is no possible count.
-    state.set_slots(key(2), said(0));
-    assert_eq!(state.marker_counts(), Some((emitted, 1000)));
-    // Executor 1 is adopted again, and its file counts from another fact on: the count goes on.
-    for (file, emitted) in [(0, 520), (30, 550), (10, 550), (25, 565)] {
-        state.set_slots(key(1), said(file));
-        assert_eq!(
-            state.executors()[&key(1)]
-                .slots
-                .map(|slots| slots.facts_emitted),
-            Some(emitted),
-            "the file says {file}"
-        );
-    }
-    // The file cannot be read any more, and facts are seen.
-    first.executors[0].1.facts_seen = 600;
-    state.add(&first, 2 * S);
-    let sum = 600 + 500 + limit;
-    assert_eq!(state.marker_counts(), Some((sum, 1100)));
-    let before = state.marker_counts();
-    tell(&mut state, 1, 3 * S, gone());
-    tell(&mut state, 2, 3 * S, gone());
-    state.expire(4 * S + Limits::default().retention_ns);
-    assert!(state.executors().is_empty());
-    assert_eq!(state.marker_counts(), before);
 }

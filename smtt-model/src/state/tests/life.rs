@@ -1,5 +1,6 @@
 //! Executors that are reported again, die, and make room for others.
 
+use super::bytes::gone;
 use super::replay::job;
 use super::*;
 use crate::ledger::{LedgerInputs, ledger};
@@ -507,4 +508,52 @@ fn a_helper_that_ended_leaves_its_thread_to_other_work() {
     let notes = &state.executors()[&key(1)].black_box.exhausted;
     let tasks: Vec<Option<u64>> = notes.iter().map(|note| note.task_attempt_id).collect();
     assert_eq!(tasks, [Some(1), Some(1), None]);
+}
+
+#[test]
+fn marker_counts_are_plausible_and_never_fall() {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app-1", "1"));
+    tell(&mut state, 2, S, described("app-1", "2"));
+    let mut first = readings(Vec::new());
+    let seen = ExecutorCounters {
+        facts_seen: 500,
+        ..ExecutorCounters::default()
+    };
+    first.executors = vec![(key(1), seen), (key(2), seen)];
+    state.add(&first, 2 * S);
+    let said = |facts_emitted| SlotFileCounters {
+        facts_emitted,
+        slots_refused: 0,
+    };
+    state.set_slots(key(1), said(520));
+    state.set_slots(key(2), said(u64::MAX));
+    let (emitted, seen) = state.marker_counts().expect("slot files");
+    let limit = state.limits.facts_per_second;
+    assert_eq!((emitted, seen), (520 + 500 + limit, 1000));
+    // Less than before is no possible count.
+    state.set_slots(key(2), said(0));
+    assert_eq!(state.marker_counts(), Some((emitted, 1000)));
+    // Executor 1 is adopted again, and its file counts from another fact on: the count goes on.
+    for (file, emitted) in [(0, 520), (30, 550), (10, 550), (25, 565)] {
+        state.set_slots(key(1), said(file));
+        assert_eq!(
+            state.executors()[&key(1)]
+                .slots
+                .map(|slots| slots.facts_emitted),
+            Some(emitted),
+            "the file says {file}"
+        );
+    }
+    // The file cannot be read any more, and facts are seen.
+    first.executors[0].1.facts_seen = 600;
+    state.add(&first, 2 * S);
+    let sum = 600 + 500 + limit;
+    assert_eq!(state.marker_counts(), Some((sum, 1100)));
+    let before = state.marker_counts();
+    tell(&mut state, 1, 3 * S, gone());
+    tell(&mut state, 2, 3 * S, gone());
+    state.expire(4 * S + Limits::default().retention_ns);
+    assert!(state.executors().is_empty());
+    assert_eq!(state.marker_counts(), before);
 }
