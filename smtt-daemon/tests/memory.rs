@@ -120,8 +120,10 @@ const LISTINGS: [&str; 23] = [
     "/v1/status",
 ];
 
-/// Paths whose answer never ends, takes the id of a death, or is a line.
-const OTHERS: [&str; 5] = [
+/// Paths whose answer never ends, takes the id of a death, has rows of files (its bytes have a test of their own), or is a
+/// line.
+const OTHERS: [&str; 6] = [
+    "/v1/earlier/{listing}",
     "/v1/trace/follow",
     "/v1/postmortem/report",
     "/-/healthy",

@@ -31,7 +31,7 @@ const ACTIVITIES: [(&str, &str); 17] = [
     ("task_deserialize", "s8"),
     ("result_serialize", "s11"),
     ("python_exchange", "s10"),
-    ("python_worker", "p1"),
+    ("python_worker", "s10"),
     ("cache_write", "p5"),
     ("cache_read", "p6"),
     ("evict", "p2"),

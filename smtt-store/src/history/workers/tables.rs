@@ -78,13 +78,13 @@ pub const FUNCTIONS: Table = Table {
             "thread",
             Kind::Text,
             false,
-            "`task` for the thread that runs the task, `helper` for another one; empty where that is not known",
+            "`task` for the thread that runs the task, `helper` for another one, `python worker` for a process that served the task; empty where that is not known",
         ),
         column(
             "tid",
             Kind::Long,
             false,
-            "the thread's id on the worker, in the initial pid namespace",
+            "the thread's id on the worker, in the initial pid namespace; of a Python worker its process id",
         ),
         column(
             "activity",
