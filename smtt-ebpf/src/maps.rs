@@ -13,7 +13,8 @@ use smtt_common::{
     event::used::{ACCOUNTS, KERNEL_ACCOUNTS, TaskBegin, WorkerBegin},
     page_walk::WalkCounters,
     settings::{
-        Buckets, Budget, Group, InnerId, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread, User,
+        Buckets, Budget, Group, InnerId, Process, SHARE_OWNER_ROWS, Settings, TableRows, Thread,
+        User,
     },
 };
 

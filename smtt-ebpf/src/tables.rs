@@ -14,16 +14,16 @@ use smtt_common::{
     context::{Range, SlotHead},
     counter::Counter,
     settings::{
-        Buckets, Budget, CHANGING, CONTESTED, InnerId, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR, TableRows,
-        executor_key, executor_pid,
+        Buckets, Budget, CHANGING, CONTESTED, InnerId, Owner, Process, ROLE_CHILD, ROLE_EXECUTOR,
+        TableRows, executor_key, executor_pid,
     },
 };
 
 use crate::{
     accounts,
     maps::{
-        BUDGETS, EXECUTORS, INNER_IDS, NEW_THREAD, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add, announce,
-        compare_exchange, count, fetch_add, fetch_or, setting, take_all, withdraw,
+        BUDGETS, EXECUTORS, INNER_IDS, NEW_THREAD, NO_EXECUTOR_COUNTERS, PROCESSES, THREADS, add,
+        announce, compare_exchange, count, fetch_add, fetch_or, setting, take_all, withdraw,
     },
     pending,
     shares::{
@@ -484,7 +484,11 @@ pub fn inner(task: u64, pid: u32) -> Inner {
     if level == 0 || level > LEVELS {
         return NOT_INNER;
     }
-    word(&raw mut own, ids, setting!(pid_numbers_offset) + UPID * level);
+    word(
+        &raw mut own,
+        ids,
+        setting!(pid_numbers_offset) + UPID * level,
+    );
     Inner {
         pid: if own == pid { 0 } else { own },
         level,

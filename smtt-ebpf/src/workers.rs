@@ -173,7 +173,8 @@ fn send(row: *mut WorkerBegin, pid: u32, present: u32, now: u64, until: u32) -> 
             (*used).task_attempt_id = (*row).task_attempt_id;
             (*used).duration_ns = now.wrapping_sub((*row).time_ns);
             (*used).present = present;
-            (*used).flags = until | (*row).flags | u32::from(Helper::PYTHON_WORKER.0) << HELPER_SHIFT;
+            (*used).flags =
+                until | (*row).flags | u32::from(Helper::PYTHON_WORKER.0) << HELPER_SHIFT;
             (*worker).pid = pid;
             (*worker).reserved = 0;
         },
@@ -217,7 +218,10 @@ fn read(row: *mut WorkerBegin, leader: u64, pid: u32) -> u32 {
     absent |= copy(&raw mut node, head, 0);
     let mut thread = 0;
     while thread < THREADS && node != head && node != 0 {
-        absent |= add_thread(row, node.wrapping_sub(u64::from(setting!(task_thread_node_offset))));
+        absent |= add_thread(
+            row,
+            node.wrapping_sub(u64::from(setting!(task_thread_node_offset))),
+        );
         let from = node;
         node = 0;
         let _ = copy(&raw mut node, from, 0);

@@ -49,7 +49,12 @@ pub fn fork(ctx: RawTracePointContext) -> i32 {
     let Some(parent) = tables::process(pid) else {
         return 0;
     };
-    if tables::adopt_child(child_pid, parent.executor, child, &tables::inner(child, child_pid)) {
+    if tables::adopt_child(
+        child_pid,
+        parent.executor,
+        child,
+        &tables::inner(child, child_pid),
+    ) {
         own_record(
             Kind::PROCESS_FORKED,
             parent.executor,

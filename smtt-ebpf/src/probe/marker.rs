@@ -4,7 +4,10 @@ use core::mem::offset_of;
 
 use aya_ebpf::{
     EbpfContext,
-    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_user, generated::{bpf_get_attach_cookie, bpf_get_current_task}},
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_probe_read_user,
+        generated::{bpf_get_attach_cookie, bpf_get_current_task},
+    },
     macros::uprobe,
     programs::ProbeContext,
 };
@@ -168,7 +171,8 @@ fn helper(address: u64, bytes: u64) -> Option<(u64, u32)> {
         unsafe { bpf_probe_read_user(address as *const [u64; 2]) }.ok()?;
     // Zero is the task's own thread, and a Python worker is a process of its own.
     let helper = helper as u8;
-    (helper != 0 && helper != Helper::PYTHON_WORKER.0).then_some((task_attempt_id, u32::from(helper) << HELPER_SHIFT))
+    (helper != 0 && helper != Helper::PYTHON_WORKER.0)
+        .then_some((task_attempt_id, u32::from(helper) << HELPER_SHIFT))
 }
 
 /// The first word is the task attempt.
