@@ -48,7 +48,8 @@ const FILES: [&str; 10] = [
 
 /// Attacks by facts, faults and processes, of the program `workload`. They run into their limits or are killed.
 const FACTS: [(&str, &[&str]); 7] = [
-    ("crowd", &["executors=128"]),
+    // A child of a process whose pads were hit dies at its first one (docs/design/discovery.md).
+    ("crowd", &["executors=128", "describe=no"]),
     ("garbage", &["registrations=1000000000"]),
     ("flood", &["ms=60000"]),
     ("flood", &["ms=60000"]),
