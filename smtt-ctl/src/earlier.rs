@@ -1,6 +1,5 @@
 //! Rows that earlier runs of the daemon measured, beside those of the present one.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
@@ -9,32 +8,69 @@ use smtt_model::{time, units};
 
 use super::args::Query;
 use super::cluster::Merge;
+use super::listing::Rows;
 use crate::client::{Client, ClientError};
 
 /// Field of a row that an earlier run measured.
 pub(super) const EARLIER: &str = "earlier";
 
-/// Requests a listing, with the rows of earlier runs unless the query leaves them out. A cluster's listings have none: its
-/// daemons may be older ones.
+/// Requests a listing, with the rows of earlier runs behind it unless the query leaves them out. A cluster's listings have
+/// none: its daemons may be older ones.
 ///
 /// # Errors
 /// See [`ClientError`].
-pub(super) async fn ask<Row: DeserializeOwned + Serialize + Send>(
+pub(super) async fn ask<Row: DeserializeOwned>(
     client: &Client,
     path: &str,
     question: &ListQuery,
     query: Option<&Query>,
-) -> Result<Listing<Row>, ClientError> {
-    let now: Listing<Row> = client.ask(path, question).await?;
+) -> Result<Listing<Row>, ClientError>
+where
+    Listing<Row>: Merge,
+{
+    let mut all = both(client, path, question, query).await?;
+    all.rows.truncate(question.limit.unwrap_or(usize::MAX));
+    Ok(all)
+}
+
+/// As [`ask`], in the order of the question.
+///
+/// # Errors
+/// See [`ClientError`].
+pub(super) async fn ask_sorted(
+    client: &Client,
+    path: &str,
+    question: &ListQuery,
+    query: &Query,
+) -> Result<Rows, ClientError> {
+    let all: Rows = both(client, path, question, Some(query)).await?;
+    if !has(&all.rows) {
+        return Ok(all);
+    }
+    let summary = all.summary.clone();
+    let sorted = Rows::merge(vec![all], path, question)?;
+    Ok(Rows { summary, ..sorted })
+}
+
+async fn both<Row: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    question: &ListQuery,
+    query: Option<&Query>,
+) -> Result<Listing<Row>, ClientError>
+where
+    Listing<Row>: Merge,
+{
+    let mut now: Listing<Row> = client.ask(path, question).await?;
     let is_left_out = query.is_some_and(|query| query.this_run || query.since.is_some());
     if is_left_out || client.cluster().is_some() || now.summary.earlier_runs.is_empty() {
         return Ok(now);
     }
-    let mut summary = now.summary.clone();
-    let before: Listing<Row> = client.ask(&of(path), question).await?;
-    summary.earlier_left_out = before.summary.earlier_left_out;
-    let all = Listing::merge(vec![now, before], path, question)?;
-    Ok(Listing { summary, ..all })
+    let before: Listing<Row> = client.ask_one(&of(path), question).await?;
+    now.summary.earlier_left_out = before.summary.earlier_left_out;
+    now.rows.extend(before.rows);
+    now.rows_total += before.rows_total;
+    Ok(now)
 }
 
 /// The path of a listing's rows of earlier runs.

@@ -44,7 +44,7 @@ pub(super) async fn run(
         limit: limit.filter(|_| !busy_only && recent.is_none()),
         ..question.clone()
     };
-    let mut listing: Rows = earlier::ask(client, kind.path, &asked, Some(query)).await?;
+    let mut listing: Rows = earlier::ask_sorted(client, kind.path, &asked, query).await?;
     if let Some(recent) = &recent {
         let all = listing.rows.len();
         listing.rows.retain(|row| recent.has(kind, row));
