@@ -82,7 +82,7 @@ pub const WORKER: Product = Product {
     name: "smtt",
     links: &["smtt-daemon", "smtt-ctl"],
     // The aim is 12 MB (docs/PRINCIPLES.md).
-    program_bytes: 12_350_000,
+    program_bytes: 12_700_000,
     beside: &[
         Beside::Member("smtt-marker-native"),
         Beside::Kernel("smtt-ebpf"),
