@@ -49,12 +49,13 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
     let id = bpf_get_current_pid_tgid();
     let (pid, tid) = ((id >> 32) as u32, id as u32);
     let executor = if kind == Kind::EXECUTOR_DESCRIBED {
-        let Some(executor) = tables::adopt_executor(pid, &tables::running_owner()) else {
+        let executor = describe(pid);
+        if executor == 0 {
             if counted(Counter::EXECUTORS_REFUSED) == 1 {
                 warn!(ctx, "no room for executor {}: raise limits.executors", pid);
             }
             return;
-        };
+        }
         executor
     } else {
         match tables::process(pid) {
@@ -102,6 +103,13 @@ fn fact(ctx: &ProbeContext, kind: Kind, address: u64, bytes: u64) {
     {
         accounts::end_helper(executor, task, flags);
     }
+}
+
+/// The running process becomes an executor; zero where there is no room for it. Has a stack frame of its own, as
+/// [`worker`].
+#[inline(never)]
+fn describe(pid: u32) -> u64 {
+    tables::adopt_executor(pid, &tables::running_owner()).unwrap_or(0)
 }
 
 /// Puts a fact on the ring, or counts why not.
@@ -187,7 +195,8 @@ fn end_task(executor: u64, address: u64, bytes: u64) {
     }
 }
 
-#[inline(always)]
+/// Has a stack frame of its own: Linux 6.1 allows 512 bytes for all frames together.
+#[inline(never)]
 fn worker(executor: u64, address: u64, bytes: u64) {
     if bytes < size_of::<[u64; 5]>() as u64 {
         return;
