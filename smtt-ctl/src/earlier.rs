@@ -9,6 +9,7 @@ use smtt_model::{time, units};
 use super::args::Query;
 use super::cluster::Merge;
 use super::listing::Rows;
+use super::say;
 use crate::client::{Client, ClientError};
 
 /// Field of a row that an earlier run measured.
@@ -66,7 +67,16 @@ where
     if is_left_out || client.cluster().is_some() || now.summary.earlier_runs.is_empty() {
         return Ok(now);
     }
-    let before: Listing<Row> = client.ask_one(&of(path), question).await?;
+    let before: Listing<Row> = match client.ask_one(&of(path), question).await {
+        Ok(before) => before,
+        // What is measured now has come already.
+        Err(error) => {
+            say(&format!(
+                "the rows from before the daemon's restart cannot be read: {error}"
+            ));
+            return Ok(now);
+        }
+    };
     now.summary.earlier_left_out = before.summary.earlier_left_out;
     now.rows.extend(before.rows);
     now.rows_total += before.rows_total;

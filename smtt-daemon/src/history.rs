@@ -24,7 +24,7 @@ use smtt_store::history::workers::{Bounds, REST, TASKS, Whose, Workers};
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
 
-use known::Known;
+use known::{Known, Waiting};
 
 pub use earlier::{Earlier, Rows as EarlierRows};
 
@@ -40,12 +40,17 @@ const TASKS_AT_A_TIME: usize = 1_000;
 const PART_ROWS: usize = 1_000;
 /// Bytes of text with which a part is written at once.
 const PART_BYTES: usize = 4 << 20;
-/// Bytes of all tasks that wait for the store.
-const WAITING_BYTES: usize = 24 << 20;
+/// Bytes of all tasks that wait for the store, above which only users with less than their even part of them may have more:
+/// at most twice as many together.
+const WAITING_BYTES: usize = 12 << 20;
 /// Shortest time between two writes of an application of which nothing has ended.
 const REFRESH: Duration = Duration::from_secs(10);
 /// And at least so many times what a write took: half a percent of one CPU at most.
 const REFRESH_SHARE: u32 = 200;
+/// A write may have waited for others.
+const REFRESH_LONGEST: Duration = Duration::from_secs(60);
+/// Time after a write in which the last documents of dead executors wait for those of others.
+const SETTLED_PAUSE: Duration = Duration::from_secs(5);
 /// Applications that are remembered once they have left this worker: their next executor continues the counts.
 const GONE: usize = 256;
 /// Applications of one user that are written in a round; others wait for the next one.
@@ -192,7 +197,11 @@ impl Writer {
         let settled = if is_last { 0 } else { SETTLED_NS };
         let until_ns = now_boot_ns().saturating_sub(settled);
         let mut executors: BTreeMap<ApplicationKey, BTreeMap<u64, ExecutorState>> = BTreeMap::new();
-        let mut waiting: usize = self.applications.values().map(Known::waiting_bytes).sum();
+        let mut waiting = Waiting::default();
+        for (application, known) in &self.applications {
+            let share = self.owners.share_of(application.uid.unwrap_or_default());
+            waiting.add(share, known.waiting_bytes());
+        }
         // Suspends and steps of the clock since a task began shift its spans by their length.
         let boot_unix_ns = now_unix_ns().saturating_sub(now_boot_ns());
         for key in self.shared.executor_keys() {
@@ -205,9 +214,10 @@ impl Writer {
             let Some(row) = row.filter(|row| row.who.application_id.is_some()) else {
                 continue;
             };
-            if row.who.uid.is_none() {
+            let Some(uid) = row.who.uid else {
                 continue;
-            }
+            };
+            let share = self.owners.share_of(uid);
             let application = row.who.application();
             executors
                 .entry(application.clone())
@@ -223,12 +233,12 @@ impl Writer {
                 .state()
                 .newly_ended_tasks(key, until_ns, TASKS_AT_A_TIME, ids);
             for mut row in rows {
-                if waiting > WAITING_BYTES {
+                if !waiting.has_room(share, WAITING_BYTES) {
                     known.lost += 1;
                     self.condition.add_lost(1);
                     continue;
                 }
-                if waiting > WAITING_BYTES / 2
+                if !waiting.has_room(share, WAITING_BYTES / 2)
                     && let Some(functions) = &mut row.functions
                 {
                     // The rest is for tasks: a task with its requests has the bytes of some ten without.
@@ -237,9 +247,9 @@ impl Writer {
                         fetched.left_out += left_out;
                     }
                 }
-                waiting -= known.waiting_bytes();
+                let before = known.waiting_bytes();
                 known.push(row, boot_unix_ns);
-                waiting += known.waiting_bytes();
+                waiting.add(share, known.waiting_bytes().saturating_sub(before));
             }
         }
         for (application, known) in &mut self.applications {
@@ -259,6 +269,8 @@ impl Writer {
             .keeper()
             .map(|keeper| keeper.list(&smtt_model::protocol::ListQuery::default()));
         let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+        let waiting = self.applications.values().map(Known::waiting_bytes);
+        let is_crowded = waiting.sum::<usize>() > WAITING_BYTES / 2;
         let due: Vec<(ApplicationKey, usize)> = self
             .applications
             .iter()
@@ -274,18 +286,23 @@ impl Writer {
                 let has_changed = known.written.as_ref().is_none_or(|(before, known_deaths)| {
                     Some(before) != states || *known_deaths != deaths
                 });
-                let has_settled = !known.settled().is_empty();
+                let has_settled = !known.settled().is_empty()
+                    && known.last.is_none_or(|last| {
+                        last.elapsed() >= SETTLED_PAUSE.min(self.settings.interval)
+                    });
                 let has_ended = states
                     .is_none_or(|states| states.values().all(|it| *it != ExecutorState::Alive));
                 let is_old = known
                     .last
                     .is_none_or(|last| last.elapsed() >= self.settings.interval);
                 let pause = REFRESH.max(self.settings.interval);
-                let pause = pause.max(known.took * REFRESH_SHARE);
+                let pause = pause.max((known.took * REFRESH_SHARE).min(REFRESH_LONGEST));
                 let is_stale = known.last.is_none_or(|last| last.elapsed() >= pause);
                 let is_due = is_full
+                    || is_crowded && has_more
                     || is_stale && !has_ended
-                    || (has_more || has_changed || has_settled) && (is_old || is_last)
+                    || has_settled
+                    || (has_more || has_changed) && (is_old || is_last)
                     || has_more && has_ended
                     || has_changed && has_ended;
                 if !is_due || !known.is_here && !has_more {
@@ -353,7 +370,8 @@ impl Writer {
         let mut result = Ok(());
         if !known.waiting.is_empty() {
             // A part of tasks has its functions and fetches beside it once it is there.
-            let part = workers.next_part(whose, &TASKS);
+            let next = workers.next_part(whose, &TASKS);
+            let part = *known.part.get_or_insert(next);
             for beside in [&known.functions, &known.fetches] {
                 if result.is_ok() && !beside.is_empty() {
                     result = workers.add(whose, part, beside, &share_of);
@@ -364,6 +382,7 @@ impl Writer {
             }
             if result.is_ok() {
                 known.rows += known.waiting.len() as u64;
+                known.part = None;
                 known.clear();
             }
         }
@@ -371,10 +390,12 @@ impl Writer {
         if result.is_ok() && !settled.is_empty() {
             // Rows of dead executors expire, and the other documents are replaced.
             let (batch, left_out) = documents::of_ended(&self.shared, application, &settled);
-            let part = workers.next_part(whose, &REST).max(1);
+            let next = workers.next_part(whose, &REST).max(1);
+            let part = *known.ended_part.get_or_insert(next);
             result = workers.add(whose, part, &batch, &share_of);
             if result.is_ok() {
                 known.ended.extend(settled);
+                known.ended_part = None;
                 known.left_out += left_out;
             }
         }

@@ -12,6 +12,27 @@ const FUNCTION_BYTES: usize = 104;
 /// Rounds in which an executor was dead: what the kernel and the marker report of its end has arrived then.
 const SETTLED_ROUNDS: u32 = 2;
 
+/// Bytes that wait for the store, by the user whose share they use.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    by_share: BTreeMap<u32, usize>,
+    total: usize,
+}
+
+impl Waiting {
+    /// Adds bytes of a user.
+    pub fn add(&mut self, share: u32, bytes: usize) {
+        *self.by_share.entry(share).or_default() += bytes;
+        self.total += bytes;
+    }
+
+    /// Whether a user may have more where all together are to have `limit`: up to its even part always.
+    pub fn has_room(&self, share: u32, limit: usize) -> bool {
+        let own = self.by_share.get(&share).copied().unwrap_or(0);
+        self.total <= limit || own < limit / self.by_share.len().max(1)
+    }
+}
+
 /// What is known of one application.
 pub struct Known {
     /// Tasks of each executor that are written or wait, as far as the state has them.
@@ -21,6 +42,10 @@ pub struct Known {
     /// Executors whose last documents are written.
     pub ended: BTreeSet<u64>,
     pub waiting: Batch,
+    /// Number of the part that they become, once it was tried: another try replaces what the first one left.
+    pub part: Option<u32>,
+    /// The same of the last documents of ended executors.
+    pub ended_part: Option<u32>,
     /// Functions of those that wait.
     pub functions: Batch,
     /// Requests for shuffle blocks of those that wait.
@@ -42,6 +67,8 @@ impl Known {
         Self {
             tasks: BTreeMap::new(),
             waiting: Batch::new(&TASKS),
+            part: None,
+            ended_part: None,
             functions: Batch::new(&FUNCTIONS),
             fetches: Batch::new(&FETCHES),
             dead: BTreeMap::new(),
@@ -175,4 +202,23 @@ fn push(batch: &mut Batch, row: &TaskRow) {
         number(row.used.heap_allocated_bytes),
         Cell::Text(&json),
     ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_that_wait_leave_others_their_even_part() {
+        let mut waiting = Waiting::default();
+        waiting.add(1, 1_000);
+        assert!(waiting.has_room(1, 1_000) && waiting.has_room(2, 1_000));
+        waiting.add(1, 1);
+        assert!(!waiting.has_room(1, 1_000), "it has more than the limit");
+        assert!(waiting.has_room(2, 1_000), "another one has nothing");
+        waiting.add(2, 499);
+        assert!(waiting.has_room(2, 1_000) && !waiting.has_room(1, 1_000));
+        waiting.add(2, 1);
+        assert!(!waiting.has_room(2, 1_000), "both have at least their part");
+    }
 }

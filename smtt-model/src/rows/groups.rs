@@ -85,10 +85,15 @@ impl Sum {
         self.rdds.extend(rdd.rdd_id);
         self.executors.insert((rdd.who.worker.clone(), rdd.who.pid));
         let row = &mut self.row;
+        // What an earlier run of the daemon saw in memory is not there now, or is in the row of the present one.
+        let now = |figure: u64| if rdd.who.earlier.is_some() { 0 } else { figure };
         for (sum, figure) in [
-            (&mut row.partitions_cached, rdd.partitions_cached),
-            (&mut row.storage_memory_bytes, rdd.storage_memory_bytes),
-            (&mut row.execution_memory_bytes, rdd.execution_memory_bytes),
+            (&mut row.partitions_cached, now(rdd.partitions_cached)),
+            (&mut row.storage_memory_bytes, now(rdd.storage_memory_bytes)),
+            (
+                &mut row.execution_memory_bytes,
+                now(rdd.execution_memory_bytes),
+            ),
             (&mut row.blocks_stored, rdd.blocks_stored),
             (&mut row.blocks_stored_again, rdd.blocks_stored_again),
             (&mut row.blocks_removed, rdd.blocks_removed),
@@ -231,6 +236,34 @@ mod tests {
 
     fn sum(rows: &[Value], field: &str) -> u64 {
         rows.iter().filter_map(|row| row[field].as_u64()).sum()
+    }
+
+    #[test]
+    fn what_an_earlier_run_saw_in_memory_is_not_there_now() {
+        let row = |earlier| RddRow {
+            who: ExecutorId {
+                earlier,
+                ..ExecutorId::default()
+            },
+            rdd_id: Some(1),
+            storage_memory_bytes: 100,
+            execution_memory_bytes: 10,
+            partitions_cached: 2,
+            blocks_stored: 2,
+            ..RddRow::default()
+        };
+        let before = row(Some(crate::rows::EarlierRun::default()));
+        let groups = rdd_groups(&[before, row(None)], GroupBy::Rdd);
+        let [group] = &groups[..] else {
+            panic!("{groups:?}");
+        };
+        let now = (
+            group.storage_memory_bytes,
+            group.execution_memory_bytes,
+            group.partitions_cached,
+        );
+        assert_eq!(now, (100, 10, 2));
+        assert_eq!(group.blocks_stored, 4, "counters add up");
     }
 
     #[test]

@@ -47,7 +47,8 @@ pub const TABLES: [&Table; 4] = [&TASKS, &FUNCTIONS, &FETCHES, &REST];
 pub struct Name {
     /// Start of the daemon that wrote it, in milliseconds since 1970.
     pub run: u64,
-    /// Number of the part within the run. `worker` has one part, which is replaced.
+    /// Number of the part within the run. Part 0 of `worker` is replaced; the others have the last
+    /// documents of ended executors.
     pub part: u32,
     /// Table.
     pub table: &'static str,

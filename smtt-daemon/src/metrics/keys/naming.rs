@@ -10,12 +10,6 @@ use crate::metrics::labels::cut;
 
 /// The key of RDDs without a description.
 const NOT_DESCRIBED: &str = "(not described)";
-/// First words of texts of SQL: their literals are replaced.
-const SQL: [&str; 13] = [
-    "SELECT", "WITH", "FROM", "INSERT", "MERGE", "UPDATE", "DELETE", "CREATE", "CACHE", "VALUES",
-    "EXPLAIN", "ANALYZE", "REPLACE",
-];
-
 /// The key of an RDD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::metrics) enum Named {
@@ -93,23 +87,20 @@ pub(in crate::metrics) fn key_of(by: GroupBy, name: &str, call_site: &str, node:
     }
 }
 
-/// A query's description as a key: white space is one blank, and of SQL the literals are `?`, so that runs with other values
-/// are one key, and no value of a user's data is in a label.
+/// A query's description as a key: white space is one blank, and literals are `?` but in a call site, so that runs with other
+/// values are one key, and no value of a user's data is in a label.
 fn query_key(description: &str) -> String {
     let words: Vec<&str> = description.split_whitespace().collect();
     let text = words.join(" ");
-    let first = text
-        .trim_start_matches('(')
-        .split(|letter: char| !letter.is_ascii_alphabetic())
-        .next()
-        .unwrap_or_default();
-    // A call site is `cache at Jobs.scala:7`.
-    let is_sql = SQL.iter().any(|word| word.eq_ignore_ascii_case(first))
-        && words.get(1).is_some_and(|second| *second != "at");
-    let text = if is_sql {
-        without_literals(&text)
-    } else {
-        text
+    // `cache at Jobs.scala:7`.
+    let is_line = |place: &str| {
+        let line = place.rsplit_once(':').map(|(_, line)| line);
+        line.is_some_and(|line| line.parse::<u32>().is_ok())
+    };
+    let is_call_site = matches!(*words, [_, "at", place] if is_line(place));
+    let text = match is_call_site {
+        true => text,
+        false => without_literals(&text),
     };
     match text.as_str() {
         "none" | "other" => format!("query {text}"),
