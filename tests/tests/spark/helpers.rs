@@ -109,7 +109,13 @@ fn waiting(pid: u64, name: &str) -> Result<Thread> {
     })
 }
 
-/// The row of the application's only task, whose own accounts and those of `threads` helpers have arrived.
+/// Whether a helper is a Python worker.
+fn is_worker(helper: &Value) -> bool {
+    helper["name"] == "python worker"
+}
+
+/// The row of the application's only task, whose own accounts and those of `threads` kinds of helper threads have arrived.
+/// Python workers, which are processes, stand beside them: `python_used.rs` compares them.
 fn task(daemon: &LabDaemon<'_>, run: &Run, threads: usize) -> Result<Value> {
     wait_for("the task has its accounts", LIMIT, || {
         let rows = run.rows(daemon, &["tasks"])?;
@@ -117,7 +123,7 @@ fn task(daemon: &LabDaemon<'_>, run: &Run, threads: usize) -> Result<Value> {
         let row = rows.into_iter().find(|row| {
             let helpers = row["helpers"].as_array().map_or(&[][..], Vec::as_slice);
             row["used_until"] == "task_end"
-                && helpers.len() == threads
+                && helpers.iter().filter(|it| !is_worker(it)).count() == threads
                 && helpers.iter().all(|it| it["threads"].as_u64() >= Some(1))
         });
         Ok(row)
@@ -149,7 +155,8 @@ fn compare(
     run.reach("end")?;
     let row = task(&daemon, &run, 1)?;
     let helper = rest.added_to(helper)?;
-    let said = &list(&row, "helpers")?[0];
+    let all = list(&row, "helpers")?;
+    let said = all.iter().find(|it| !is_worker(it)).context("no helper")?;
     println!("Spark {version}: {said}, the kernel {helper:?}, the task's own thread {own:?}");
     ensure!(text(said, "name")? == name && number(said, "threads")? == 1);
     let (cpu, allocated) = (
@@ -168,7 +175,7 @@ fn compare(
     );
     // Each line that was taken was a string on the heap.
     ensure!(allocated >= (TAKEN * LINE) as u64, "{allocated} bytes");
-    // The only task with a helper is all that its stage and its job have of helpers.
+    // The helpers of the only task are all that its stage and its job have.
     for listing in ["stages", "jobs"] {
         let rows = run.rows(&daemon, &[listing])?;
         let sums: Vec<&Value> = rows.iter().map(|row| &row["helpers"]).collect();
@@ -180,9 +187,10 @@ fn compare(
             "heap_allocated_bytes",
             "thread_minor_faults",
         ] {
+            let of_all: u64 = all.iter().filter_map(|it| it[figure].as_u64()).sum();
             ensure!(
-                sums[0][figure] == said[figure] && !said[figure].is_null(),
-                "{figure} of {listing}: {}, of the task: {said}",
+                sums[0][figure] == of_all && !said[figure].is_null(),
+                "{figure} of {listing}: {}, of the task: {all:?}",
                 sums[0]
             );
         }
@@ -248,7 +256,8 @@ fn spark_4_writes_to_python_on_the_task_s_own_thread() -> Result<()> {
     run.open("half")?;
     run.reach("end")?;
     let row = task(&daemon, &run, 0)?;
-    ensure!(row["helpers"].is_null(), "{row}");
+    let helpers = row["helpers"].as_array().map_or(&[][..], Vec::as_slice);
+    ensure!(helpers.iter().all(is_worker), "{row}");
     ensure!(
         number(&row, "heap_allocated_bytes")? >= (TAKEN * LINE) as u64,
         "{row}"
