@@ -55,18 +55,35 @@ fn spark(submitted: &Submitted) -> Result<BTreeMap<(u64, u64), Sums>> {
 /// # Errors
 /// With the differences.
 pub fn same_metrics(daemon: &Daemon, submitted: &Submitted) -> Result<Sums> {
+    same_metrics_from(daemon, submitted, 0)
+}
+
+/// As [`same_metrics`], of stages from this one on: earlier ones ran before the daemon knew the executors.
+///
+/// # Errors
+/// With the differences.
+pub fn same_metrics_from(daemon: &Daemon, submitted: &Submitted, first_stage: u64) -> Result<Sums> {
+    let expected = || -> Result<BTreeMap<(u64, u64), Sums>> {
+        let mut stages = spark(submitted)?;
+        stages.retain(|(id, _), _| *id >= first_stage);
+        Ok(stages)
+    };
     let application = submitted.application_id()?;
     agree("metrics of stages", || {
         let mut seen: BTreeMap<(u64, u64), Sums> = BTreeMap::new();
         for row in daemon.rows(&["stages", "--app", &application])? {
             let key = (number(&row, "stage_id")?, number(&row, "stage_attempt")?);
-            add(seen.entry(key).or_default(), &row, |at| METRICS[at].1);
+            if key.0 >= first_stage {
+                add(seen.entry(key).or_default(), &row, |at| METRICS[at].1);
+            }
         }
-        let expected = spark(submitted)?.into_iter().collect();
-        Ok((expected, seen.into_iter().collect()))
+        Ok((
+            expected()?.into_iter().collect(),
+            seen.into_iter().collect(),
+        ))
     })?;
     let mut all = Sums::default();
-    for sums in spark(submitted)?.into_values() {
+    for sums in expected()?.into_values() {
         for (sum, more) in all.iter_mut().zip(sums) {
             *sum += more;
         }

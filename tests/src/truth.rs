@@ -135,11 +135,22 @@ pub fn spark_tasks(submitted: &Submitted) -> Result<Vec<Value>> {
 /// # Errors
 /// With the differences.
 pub fn same_tasks(daemon: &Daemon, submitted: &Submitted) -> Result<usize> {
+    same_tasks_from(daemon, submitted, 0)
+}
+
+/// As [`same_tasks`], of stages from this one on: earlier ones ran before the daemon knew the executors.
+///
+/// # Errors
+/// With the differences.
+pub fn same_tasks_from(daemon: &Daemon, submitted: &Submitted, first_stage: u64) -> Result<usize> {
     let application = submitted.application_id()?;
     agree("tasks", || {
         let mut expected = BTreeSet::new();
         for stage in spark_stages(submitted)? {
             let (id, attempt) = (number(&stage, "stageId")?, number(&stage, "attemptId")?);
+            if id < first_stage {
+                continue;
+            }
             for task in array(
                 submitted.rest(&format!("stages/{id}/{attempt}/taskList?length=100000"))?,
                 "Spark's list of tasks",
@@ -163,6 +174,9 @@ pub fn same_tasks(daemon: &Daemon, submitted: &Submitted) -> Result<usize> {
         }
         let mut seen = BTreeSet::new();
         for task in daemon.rows(&["tasks", "--app", &application])? {
+            if number(&task, "stage_id")? < first_stage {
+                continue;
+            }
             let unique = seen.insert(Task {
                 stage: number(&task, "stage_id")?,
                 stage_attempt: number(&task, "stage_attempt")?,

@@ -506,10 +506,13 @@ fn a_kernel_without_a_field_leaves_its_column_out_and_nothing_else() -> Result<(
     let start = Instant::now();
     let tasks = loop {
         let tasks = daemon.rows(&["tasks", "--app", application])?;
-        if tasks.len() == 40 && tasks.iter().all(|task| task["used_until"] == "task_end") {
+        // Page faults need none of the hidden fields.
+        let own = row(&daemon, workload.pid())?;
+        let whole = tasks.len() == 40 && own["page_faults"].as_u64() > Some(0);
+        if whole && tasks.iter().all(|task| task["used_until"] == "task_end") {
             break tasks;
         }
-        ensure!(start.elapsed() < VERDICT_LIMIT, "{tasks:?}");
+        ensure!(start.elapsed() < VERDICT_LIMIT, "{own}\n{tasks:?}");
         std::thread::sleep(Duration::from_millis(200));
     };
     let truth = done["tasks"].as_array().context("no tasks")?;
@@ -534,8 +537,6 @@ fn a_kernel_without_a_field_leaves_its_column_out_and_nothing_else() -> Result<(
         let cpu = task["cpu_ns"].as_u64().context("no CPU time")?;
         ensure!(truth[1] <= cpu && cpu <= truth[2], "{truth:?}: {task}");
     }
-    // Page faults need none of the two.
-    ensure!(own["page_faults"].as_u64() > Some(0), "{own}");
     let status = daemon.json(&["status"])?;
     let probes = status["probes"].as_array().context("no probes")?;
     ensure!(

@@ -244,12 +244,14 @@ fn executors_without_the_configured_jar_end_and_are_started_again() -> Result<()
         let driver = ("spark.driver.extraClassPath", jar.as_str());
         let application = one_executor(&lab, &[plugin, driver, setting])?;
         let mut submitted = lab.run_through(&application)?;
-        let exited = |log: &str| log.matches("Command exited with code 1").count();
+        // Executors end one after the other.
+        let folder = lab.folder().join("spark");
         wait_for("two executors have ended", LIMIT, || {
-            let log = std::fs::read_to_string(submitted.running.log())?;
-            Ok((exited(&log) >= 2).then_some(()))
+            Ok((outputs(&folder)?.matches(said).count() >= 2).then_some(()))
         })
-        .context(way)?;
+        .with_context(|| format!("{way}: {said} is not said twice in {}", folder.display()))?;
+        let log = std::fs::read_to_string(submitted.running.log())?;
+        ensure!(log.contains("Command exited with code 1"), "{way}: {log}");
         // By Spark's own list no executor has had a task.
         let listed = submitted.rest("allexecutors")?;
         let listed = listed.as_array().context("Spark lists no executors")?;
@@ -262,8 +264,6 @@ fn executors_without_the_configured_jar_end_and_are_started_again() -> Result<()
             "{way}: the application ended"
         );
         submitted.running.stop();
-        let text = outputs(&lab.folder().join("spark"))?;
-        ensure!(text.matches(said).count() >= 2, "{way}: {text}");
         lab.passed()?;
     }
     Ok(())
