@@ -104,6 +104,8 @@ coded! {
         HELPER_ENDED = 29 "helper_ended",
         /// A request for shuffle blocks of another executor ended, or several that are one sum.
         SHUFFLE_FETCHED = 30 "shuffle_fetched",
+        /// A job of the application: its begin and, once it has ended, its end.
+        JOB_DESCRIBED = 31 "job_described",
         /// What a task read, wrote, exchanged and spilled by Spark's own metrics, just before the task's end.
         TASK_METRICS = 48 "task_metrics",
         /// A process of an executor forked.

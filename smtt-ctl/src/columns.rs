@@ -37,6 +37,10 @@ const RDD: Column = column("rdd_id", "RDD", Form::Word, 0);
 const STAGE: Column = column("stage_id", "STAGE", Form::Word, 0);
 const ATTEMPT: Column = column("stage_attempt", "ATT", Form::Word, 7);
 
+/// Columns of what the driver says of a job, an SQL execution or a stage.
+const STATE: Column = column("state", "STATE", Form::Word, 3);
+const TIME: Column = column("duration_ns", "TIME", Form::Duration, 3);
+
 /// Columns of what tasks used; columns of accounts that the machine does not keep are absent.
 const CPU: Column = column("cpu_ns", "CPU", Form::Duration, 2);
 const SPARK_CPU: Column = column("spark_cpu_ns", "SPARK CPU", Form::Duration, 6);
@@ -196,6 +200,8 @@ pub const STAGES: ListingKind = ListingKind {
             STAGE,
             ATTEMPT,
             column("name", "NAME", Form::Text, 1),
+            STATE,
+            TIME,
         ],
         &TASKS_BY_END,
         &[column("task_time_ns", "TASK TIME", Form::Duration, 3),],
@@ -219,6 +225,8 @@ macro_rules! work_columns {
                 USER,
                 column($field, $heading, Form::Word, 0),
                 column("name", "NAME", Form::Text, 0),
+                STATE,
+                TIME,
                 column("stages", "STAGES", Form::Count, 2),
                 column("executors", "EXECS", Form::Count, 6),
             ],

@@ -37,7 +37,7 @@ pub use fetch::Fetched;
 pub use memory::{Figure, MemoryReported, PeaksReported};
 pub use metrics::{SPARK_METRICS, SPARK_TIMES, TaskMetrics};
 pub use rdd::RddDescribed;
-pub use stage::StageDescribed;
+pub use stage::{JobDescribed, StageDescribed};
 pub use task::{Outcome, PythonWorker, Span, TaskEnded, TaskHeap, TaskStarted};
 
 /// One decoded record: time, process and fact.

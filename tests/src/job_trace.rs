@@ -203,8 +203,11 @@ fn same_attempt(attempt: &Value, row: &Value, spark: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Spark's REST API writes `2026-11-21T09:30:45.123GMT`.
-fn date_ms(text: &str) -> Result<u64> {
+/// Milliseconds since 1970 of a time as Spark's REST API writes it: `2026-11-21T09:30:45.123GMT`.
+///
+/// # Errors
+/// When it is no such time.
+pub fn date_ms(text: &str) -> Result<u64> {
     let digits: Vec<u64> = text
         .trim_end_matches("GMT")
         .split(|letter: char| !letter.is_ascii_digit())

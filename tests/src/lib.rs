@@ -6,6 +6,7 @@
 //! | [`application`] | applications that several tests run |
 //! | [`cgroup`] | cgroups with a limit, and programs in a pod |
 //! | [`container`] | containers of the OCI form, without a registry |
+//! | [`course`] | states and times of jobs and stages, compared with Spark |
 //! | [`export`] | exported applications, by Python's readers |
 //! | [`faults`] | page faults of executors as both sides count them, while no task runs |
 //! | [`heap`] | an application with recognisable memory of every kind, and whether it is where SMTT says |
@@ -33,6 +34,7 @@ pub mod application;
 pub mod attackers;
 pub mod cgroup;
 pub mod container;
+pub mod course;
 #[cfg(target_arch = "x86_64")]
 pub mod export;
 pub mod faults;

@@ -35,13 +35,14 @@ pub const LATER_KINDS: &[Kind] = &[
     Kind::HELPER_BEGUN,
     Kind::HELPER_ENDED,
     Kind::SHUFFLE_FETCHED,
+    Kind::JOB_DESCRIBED,
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
 pub const LATER_STRINGS: &[(Kind, usize)] = &[
     (Kind::EXECUTOR_DESCRIBED, 4),
     (Kind::RDD_DESCRIBED, 2),
-    (Kind::STAGE_DESCRIBED, 3),
+    (Kind::STAGE_DESCRIBED, 6),
 ];
 
 /// Kind of facts whose entry point this version does not know: a newer marker tells them. The kernel side counts them.
@@ -187,14 +188,33 @@ pub const MARKER_FACTS: &[Schema] = &[
         entry: "stageDescribed",
         words: &["stage_id", "stage_attempt", "tasks", "job_id", "rdd_id"],
         ranges: false,
-        // sql_execution_id: decimal digits. The last three are empty where Spark has none.
+        // sql_execution_id: decimal digits, as the times. All but the name are empty where Spark has none.
         strings: &[
             "name",
             "sql_execution_id",
             "sql_description",
             "job_description",
+            "submitted_unix_ms",
+            "completed_unix_ms",
+            "failure",
         ],
-        string_limits: &[400, 20, 300, 300],
+        string_limits: &[400, 20, 300, 300, 20, 20, 300],
+    },
+    Schema {
+        kind: Kind::JOB_DESCRIBED,
+        entry: "jobDescribed",
+        // By the driver's clock. ended_unix_ms is -1 while the job runs, sql_execution_id where no SQL execution submitted
+        // it.
+        words: &[
+            "job_id",
+            "started_unix_ms",
+            "ended_unix_ms",
+            "sql_execution_id",
+        ],
+        ranges: false,
+        // failure: empty unless the job failed.
+        strings: &["failure"],
+        string_limits: &[300],
     },
     Schema {
         kind: Kind::TASK_STARTED,

@@ -10,8 +10,8 @@ use smtt_common::event::{MARKER_FACTS, RecordHeader};
 use smtt_common::settings::executor_key;
 use smtt_model::decode::encode::{self, encode};
 use smtt_model::decode::{
-    BlockFact, BlockRead, BlockRemoved, Event, ExecutorDescribed, Fact, Outcome, PageAllocated,
-    PageFreed, PythonWorker, RddDescribed, StageDescribed, TaskEnded, TaskStarted,
+    BlockFact, BlockRead, BlockRemoved, Event, ExecutorDescribed, Fact, JobDescribed, Outcome,
+    PageAllocated, PageFreed, PythonWorker, RddDescribed, StageDescribed, TaskEnded, TaskStarted,
 };
 
 use super::corpus_folder;
@@ -114,6 +114,13 @@ fn life() -> Vec<Fact> {
             rdd_id: Some(7),
             name: "map at PageRank.py:20".to_owned(),
             ..StageDescribed::default()
+        }),
+        Fact::JobDescribed(JobDescribed {
+            job_id: 2,
+            started_unix_ms: 1_795_253_445_123,
+            ended_unix_ms: Some(1_795_253_446_000),
+            sql_execution_id: Some(4),
+            failure: "Job 2 cancelled".to_owned(),
         }),
         Fact::TaskStarted(started),
         Fact::BlockStored(block(

@@ -48,6 +48,7 @@ pads! {
     Java_io_smtt_marker_Native_threadGone "threadGone",
     Java_io_smtt_marker_Native_rddDescribed "rddDescribed",
     Java_io_smtt_marker_Native_stageDescribed "stageDescribed",
+    Java_io_smtt_marker_Native_jobDescribed "jobDescribed",
     Java_io_smtt_marker_Native_taskStarted "taskStarted",
     Java_io_smtt_marker_Native_taskEnded "taskEnded",
     Java_io_smtt_marker_Native_blockStored "blockStored",

@@ -61,6 +61,10 @@ pub fn encode(event: &Event) -> (RecordHeader, Vec<u8>) {
     (header, payload)
 }
 
+fn digits(value: Option<u64>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
 fn id(value: Option<u32>) -> u64 {
     value.map_or(u64::MAX, u64::from)
 }
@@ -138,12 +142,26 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[],
                 &[
                     &stage.name,
-                    &stage
-                        .sql_execution_id
-                        .map_or_else(String::new, |id| id.to_string()),
+                    &digits(stage.sql_execution_id),
                     &stage.sql_description,
                     &stage.job_description,
+                    &digits(stage.submitted_unix_ms),
+                    &digits(stage.completed_unix_ms),
+                    &stage.failure,
                 ],
+            ),
+        ),
+        Fact::JobDescribed(job) => (
+            Kind::JOB_DESCRIBED,
+            payload(
+                &[
+                    u64::from(job.job_id),
+                    job.started_unix_ms,
+                    job.ended_unix_ms.unwrap_or(u64::MAX),
+                    job.sql_execution_id.unwrap_or(u64::MAX),
+                ],
+                &[],
+                &[&job.failure],
             ),
         ),
         Fact::TaskStarted(task) => (

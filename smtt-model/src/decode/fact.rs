@@ -5,9 +5,9 @@ use smtt_common::event::used::{Helper, TaskUsed, WorkerUsed};
 
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, ExecutorDescribed, Exhausted, Fetched,
-    MemoryReported, OomKilled, PageAllocated, PageFreed, PeaksReported, ProcessEnd, PythonWorker,
-    RddDescribed, SignalSent, Span, StageDescribed, TaskEnded, TaskHeap, TaskMetrics, TaskStarted,
-    ThreadFact,
+    JobDescribed, MemoryReported, OomKilled, PageAllocated, PageFreed, PeaksReported, ProcessEnd,
+    PythonWorker, RddDescribed, SignalSent, Span, StageDescribed, TaskEnded, TaskHeap, TaskMetrics,
+    TaskStarted, ThreadFact,
 };
 
 /// Content of a record. Text contains no control characters; an id of "none" is `None`.
@@ -23,6 +23,8 @@ pub enum Fact {
     RddDescribed(Box<RddDescribed>),
     /// Name and size of a stage.
     StageDescribed(StageDescribed),
+    /// Begin and end of a job.
+    JobDescribed(JobDescribed),
     /// A task started.
     TaskStarted(TaskStarted),
     /// A task ended.

@@ -28,6 +28,7 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
         Kind::THREAD_GONE => Fact::ThreadGone(executor::thread(fields)?),
         Kind::RDD_DESCRIBED => Fact::RddDescribed(Box::new(rdd::rdd(fields)?)),
         Kind::STAGE_DESCRIBED => Fact::StageDescribed(stage::stage(fields)?),
+        Kind::JOB_DESCRIBED => Fact::JobDescribed(stage::job(fields)?),
         Kind::TASK_STARTED => Fact::TaskStarted(task::started(fields)?),
         Kind::TASK_ENDED => Fact::TaskEnded(task::ended(fields)?),
         Kind::TASK_BEGUN => Fact::TaskBegun {

@@ -8,7 +8,7 @@ use smtt_common::event::memory::PeakMetric;
 
 use super::{ApplicationKey, Filter, HelperSumRow, Listing, OVERFLOW, UsedRow};
 use crate::attribute::StageKey;
-use crate::decode::StageDescribed;
+use crate::decode::{JobDescribed, StageDescribed};
 use crate::state::{FaultFigures, HelperSum, Measured, Stage, State, TaskState, Used, faults};
 
 /// Most ids of jobs or stages in a row.
@@ -41,6 +41,22 @@ pub struct JobRow {
     /// Description of the job or query: as the application set it, else of the SQL execution, else the name of the last
     /// stage.
     pub name: Option<String>,
+    /// `running`, `succeeded` or `failed`, as the driver says; an SQL execution has failed where its last job has. Absent
+    /// until the driver has described a job of the row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<WorkState>,
+    /// When it began, by the driver's clock, in milliseconds since 1970: an SQL execution with its first job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_unix_ms: Option<u64>,
+    /// When it ended: an SQL execution with its last job. Absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_ms: Option<u64>,
+    /// From the begin to the end, in nanoseconds; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ns: Option<u64>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// Jobs with stages in this row.
     pub jobs: u64,
     /// Stages that ran on this worker.
@@ -111,8 +127,39 @@ enum Group {
     Overflow,
 }
 
+/// How a job, an SQL execution or a stage goes, as the driver says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkState {
+    /// It has not ended.
+    Running,
+    /// It ended well.
+    Succeeded,
+    /// It failed, or was cancelled.
+    Failed,
+}
+
+impl WorkState {
+    /// That of a stage; `None` where the driver's marker does not say.
+    pub(super) const fn of_stage(said: &StageDescribed) -> Option<Self> {
+        match (said.submitted_unix_ms, said.completed_unix_ms) {
+            _ if !said.failure.is_empty() => Some(Self::Failed),
+            (_, Some(_)) => Some(Self::Succeeded),
+            (Some(_), None) => Some(Self::Running),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Nanoseconds from a begin to an end in milliseconds; clocks may be set back meanwhile.
+pub(super) fn duration_ns(begin_ms: Option<u64>, end_ms: Option<u64>) -> Option<u64> {
+    Some(end_ms?.saturating_sub(begin_ms?).saturating_mul(1_000_000))
+}
+
 #[derive(Debug, Default)]
 struct Sum {
+    /// What the driver said of jobs of the row, also of those without tasks on this worker.
+    told: BTreeMap<u32, JobDescribed>,
     /// The stage with the highest id names the row.
     last: Option<(u32, StageDescribed)>,
     jobs: BTreeSet<u32>,
@@ -178,7 +225,28 @@ impl Sum {
         known.cloned()
     }
 
+    /// State, begin, end and failure.
+    fn course(&self) -> (Option<WorkState>, Option<u64>, Option<u64>, Option<String>) {
+        let jobs = || self.told.values();
+        let started = jobs().map(|job| job.started_unix_ms).min();
+        let ended: Option<Vec<u64>> = jobs().map(|job| job.ended_unix_ms).collect();
+        let ended = ended.and_then(|ends| ends.into_iter().max());
+        let failure = self
+            .told
+            .values()
+            .next_back()
+            .map(|job| job.failure.clone());
+        let failure = failure.filter(|text| ended.is_some() && !text.is_empty());
+        let state = started.map(|_| match (ended, &failure) {
+            (None, _) => WorkState::Running,
+            (Some(_), Some(_)) => WorkState::Failed,
+            (Some(_), None) => WorkState::Succeeded,
+        });
+        (state, started, ended, failure)
+    }
+
     fn row(self, application: ApplicationKey, group: Group, by: WorkBy, on: Measured) -> JobRow {
+        let (state, started_unix_ms, ended_unix_ms, failure) = self.course();
         let count = |state| self.tasks.get(&state).copied().unwrap_or(0);
         let id = match group {
             Group::Id(id) => Some(id),
@@ -206,6 +274,11 @@ impl Sum {
                 }),
                 Group::Overflow => Some(OVERFLOW.to_owned()),
             },
+            state,
+            started_unix_ms,
+            ended_unix_ms,
+            duration_ns: duration_ns(started_unix_ms, ended_unix_ms),
+            failure,
             jobs: self.jobs.len() as u64,
             stages: self.stages.len() as u64,
             job_ids: ids(&self.jobs),
@@ -282,6 +355,24 @@ impl WorkSums {
                 let sum = self.rows.entry((application.clone(), group)).or_default();
                 sum.jobs.extend(job);
                 sum.add(key, *stage_key, stage, peak);
+            }
+            for job in executor.tasks.jobs.values() {
+                let id = match self.by {
+                    WorkBy::Job => Some(u64::from(job.job_id)),
+                    WorkBy::Query => job.sql_execution_id,
+                };
+                let Some(id) = id.filter(|id| in_part(*id)) else {
+                    continue;
+                };
+                let row = self.rows.get_mut(&(application.clone(), Group::Id(id)));
+                if let Some(sum) = row
+                    && !sum
+                        .told
+                        .get(&job.job_id)
+                        .is_some_and(|told| told.ended_unix_ms.is_some())
+                {
+                    sum.told.insert(job.job_id, job.clone());
+                }
             }
             let over = &executor.tasks.stages_over_cap;
             let all = filter.stage.is_none() && filter.rdd.is_none();

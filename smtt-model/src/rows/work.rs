@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
+use super::jobs::{WorkState, duration_ns};
 use super::splits::reads_its_input;
 use super::{
     ExecutorId, Filter, FunctionsRow, HelperRow, HelperSumRow, Listing, NO_RDD, OVERFLOW,
@@ -30,6 +31,21 @@ pub struct StageRow {
     pub job_id: Option<u32>,
     /// Id of the last RDD that the stage computes.
     pub rdd_id: Option<u32>,
+    /// `running`, `succeeded` or `failed`, as the driver says; absent until it has described the stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<WorkState>,
+    /// When the driver submitted the stage, by its clock, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_unix_ms: Option<u64>,
+    /// When the stage ended; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_unix_ms: Option<u64>,
+    /// From the submission to the end, in nanoseconds; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ns: Option<u64>,
+    /// Why the stage failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// Tasks of the whole stage on all executors.
     pub tasks: Option<u64>,
     /// Running tasks of the stage on this executor.
@@ -229,6 +245,15 @@ impl State {
                     name: said.map(|said| said.name.clone()),
                     job_id: said.and_then(|said| said.job_id),
                     rdd_id: said.and_then(|said| said.rdd_id),
+                    state: said.and_then(WorkState::of_stage),
+                    submitted_unix_ms: said.and_then(|said| said.submitted_unix_ms),
+                    completed_unix_ms: said.and_then(|said| said.completed_unix_ms),
+                    duration_ns: said.and_then(|said| {
+                        duration_ns(said.submitted_unix_ms, said.completed_unix_ms)
+                    }),
+                    failure: said
+                        .map(|said| said.failure.clone())
+                        .filter(|text| !text.is_empty()),
                     tasks: said.map(|said| said.tasks),
                     tasks_running: stage.count(TaskState::Running),
                     tasks_succeeded: stage.count(TaskState::Succeeded),

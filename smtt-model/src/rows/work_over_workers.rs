@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApplicationKey, HelperSumRow, JobRow, UsedRow};
+use super::{ApplicationKey, HelperSumRow, JobRow, UsedRow, WorkState};
 use crate::state::FaultFigures;
 
 /// One job or one SQL execution of an application over all workers that answered.
@@ -23,6 +23,21 @@ pub struct WorkOverWorkersRow {
     pub sql_execution_id: Option<u64>,
     /// Description of the job or query, as the worker with its last stage has it.
     pub name: Option<String>,
+    /// `running`, `succeeded` or `failed`, as the driver says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<WorkState>,
+    /// When it began, by the driver's clock, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_unix_ms: Option<u64>,
+    /// When it ended; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_ms: Option<u64>,
+    /// From the begin to the end, in nanoseconds; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ns: Option<u64>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// Workers with tasks of it.
     pub workers: u64,
     /// Jobs in this row; absent where a worker does not name all of them, because the same job runs on several workers.
@@ -134,6 +149,14 @@ impl<'a> Sum<'a> {
             self.last = last;
         }
         row.sql_execution_id = row.sql_execution_id.or(more.sql_execution_id);
+        // Every worker hears the same of the driver, some of them later.
+        if row.state.is_none() || more.ended_unix_ms > row.ended_unix_ms {
+            row.state = more.state;
+            row.started_unix_ms = more.started_unix_ms;
+            row.ended_unix_ms = more.ended_unix_ms;
+            row.duration_ns = more.duration_ns;
+            row.failure.clone_from(&more.failure);
+        }
         self.workers.insert(worker);
         unite(&mut self.jobs, more.job_ids.as_ref(), more.jobs);
         unite(&mut self.stages, more.stage_ids.as_ref(), more.stages);

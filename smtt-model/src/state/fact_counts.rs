@@ -60,6 +60,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::ThreadGone(_) => "threadGone",
         Fact::RddDescribed(_) => "rddDescribed",
         Fact::StageDescribed(_) => "stageDescribed",
+        Fact::JobDescribed(_) => "jobDescribed",
         Fact::TaskStarted(_) => "taskStarted",
         Fact::TaskEnded(_) => "taskEnded",
         Fact::TaskBegun { .. } => "taskBegun",

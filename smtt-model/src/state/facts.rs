@@ -95,6 +95,11 @@ impl Executor {
                 }
                 stage.described = Some(described);
             }
+            Fact::JobDescribed(job) => {
+                if !self.tasks.jobs.describe(job, caps) {
+                    return Outcome::OverCap("bytes");
+                }
+            }
             Fact::TaskStarted(fact) => {
                 let late = self.resync.is_under_way();
                 if !self.tasks.started(&fact, late, now_ns, caps) {

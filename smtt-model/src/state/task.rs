@@ -13,6 +13,7 @@ use super::faults;
 use super::fetches::AllFetches;
 use super::functions::{Functions, Spans};
 use super::helpers::{HelperSum, HelperUsed};
+use super::jobs::Jobs;
 use super::memory_peaks::{Peaks, StageHeld};
 use super::over_cap::{OverCap, fold};
 use super::page_walks::{Distribution, SampledCycles, Walks};
@@ -312,6 +313,8 @@ pub struct Tasks {
     pub tasks: Table<u64, Task>,
     /// Stages by id and attempt.
     pub stages: Table<StageKey, Stage>,
+    /// The application's jobs, as the driver describes them.
+    pub jobs: Jobs,
     /// Overflow row of tasks.
     pub tasks_over_cap: OverCap,
     /// Overflow row of stages.
@@ -335,7 +338,11 @@ impl HeapBytes for StageKey {
 impl Tasks {
     /// Bytes of all rows.
     pub(super) fn bytes(&self) -> usize {
-        self.tasks.bytes() + self.stages.bytes() + self.functions.bytes() + self.fetches.bytes()
+        self.tasks.bytes()
+            + self.stages.bytes()
+            + self.functions.bytes()
+            + self.fetches.bytes()
+            + self.jobs.bytes()
     }
 
     /// Folds up to `most` ended tasks.

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::course::same_course;
 use smtt_tests::job_trace::same_trace;
 use smtt_tests::json::{list, number, text};
 use smtt_tests::lab::{Run, SparkLab};
@@ -282,6 +283,7 @@ fn jobs_and_sql_executions_are_those_of_spark() -> Result<()> {
     println!("input, output, shuffles read and written, spilled: {sums:?}");
     ensure!(sums[..8].iter().all(|sum| *sum > 0), "not tested: {sums:?}");
     same_metrics_of_jobs(&daemon, &run.submitted)?;
+    println!("{:?}", same_course(&daemon, &run.submitted)?);
 
     let tasks = run.rows(&daemon, &["tasks"])?;
     let (traced, attempts) = same_trace(&daemon, &run.submitted, &tasks)?;

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use smtt_tests::application::LOCAL_CLUSTER;
+use smtt_tests::course::same_course;
 use smtt_tests::lab::SparkLab;
 use smtt_tests::truth::{same_stages, same_tasks};
 use xtask::spark::Application;
@@ -20,6 +21,9 @@ fn every_outcome(version: &str) -> Result<()> {
     // (the lost partition at least), 2 that ran when the job was cancelled.
     assert!(tasks >= 19, "only {tasks} tasks were compared");
     same_stages(&daemon, &run.submitted)?;
+    let courses = same_course(&daemon, &run.submitted)?;
+    println!("{courses:?}");
+    assert!(courses.len() >= 4, "not all states: {courses:?}");
     let states: Vec<String> = run
         .rows(&daemon, &["tasks"])?
         .iter()

@@ -247,12 +247,13 @@ fn fact() -> impl Strategy<Value = Fact> {
             any::<u64>(),
             maybe_id(),
             maybe_id(),
-            [text(), text(), text()],
-            any::<Option<u64>>()
+            [text(), text(), text(), text()],
+            any::<[Option<u64>; 3]>()
         )
             .prop_map(
-                |(stage_id, stage_attempt, tasks, job_id, rdd_id, texts, query)| {
-                    let [name, sql_description, job_description] = texts;
+                |(stage_id, stage_attempt, tasks, job_id, rdd_id, texts, numbers)| {
+                    let [name, sql_description, job_description, failure] = texts;
+                    let [sql_execution_id, submitted_unix_ms, completed_unix_ms] = numbers;
                     Fact::StageDescribed(StageDescribed {
                         stage_id,
                         stage_attempt,
@@ -260,12 +261,31 @@ fn fact() -> impl Strategy<Value = Fact> {
                         job_id,
                         rdd_id,
                         name,
-                        sql_execution_id: query,
+                        sql_execution_id,
                         sql_description,
                         job_description,
+                        submitted_unix_ms,
+                        completed_unix_ms,
+                        failure,
                     })
                 }
             ),
+        (
+            0..u32::MAX,
+            any::<u64>(),
+            [0..u64::MAX, 0..u64::MAX],
+            any::<[bool; 2]>(),
+            text()
+        )
+            .prop_map(|(job_id, started_unix_ms, numbers, has, failure)| {
+                Fact::JobDescribed(JobDescribed {
+                    job_id,
+                    started_unix_ms,
+                    ended_unix_ms: has[0].then_some(numbers[0]),
+                    sql_execution_id: has[1].then_some(numbers[1]),
+                    failure,
+                })
+            }),
         (0..u64::MAX, any::<[u32; 4]>(), maybe_id()).prop_map(|(task_attempt_id, ids, job_id)| {
             Fact::TaskStarted(TaskStarted {
                 task_attempt_id,

@@ -1,7 +1,7 @@
 //! Facts of dishonest executors, and more of them than there is room for.
 
 use super::*;
-use crate::decode::{BlockRead, BlockRemoved, StageDescribed};
+use crate::decode::{BlockRead, BlockRemoved, JobDescribed, StageDescribed};
 use crate::rows::PagesBy;
 use proptest::prelude::*;
 
@@ -488,6 +488,13 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
             rdd_id: Some(rdd),
             ..StageDescribed::default()
         })),
+        (small.clone(), small.clone()).prop_map(|(job_id, text)| Fact::JobDescribed(
+            JobDescribed {
+                job_id,
+                failure: "x".repeat(text as usize % 300),
+                ..JobDescribed::default()
+            }
+        )),
         small.clone().prop_map(|id| rdd(id, "x", "")),
         functions::any_span(),
         fetches::any_request(),

@@ -5,7 +5,10 @@ use smtt_common::event::used::{
 };
 
 use super::*;
-use crate::rows::{JobRow, Quantiles, StageSummaries, StageSummaryRow, WorkBy, WorkSums};
+use crate::decode::{JobDescribed, StageDescribed};
+use crate::rows::{
+    JobRow, Quantiles, StageSummaries, StageSummaryRow, WorkBy, WorkState, WorkSums,
+};
 
 /// A task of a stage that ended with this outcome and used the CPU for `cpu_ns`.
 fn ran(state: &mut State, n: u32, task: u64, stage: u32, outcome: TaskOutcome, cpu_ns: u64) {
@@ -224,4 +227,112 @@ fn the_same_stage_of_two_applications_is_two_rows() {
         .collect();
     assert_eq!(cpu, [1, 2]);
     assert_eq!(jobs(&state).len(), 2);
+}
+
+/// The driver's word for a job, also from an executor without a task of it.
+#[test]
+fn jobs_and_stages_have_the_state_and_the_times_of_the_driver() {
+    let mut state = state();
+    let job = |job_id, ended: Option<u64>, failure: &str| {
+        Fact::JobDescribed(JobDescribed {
+            job_id,
+            started_unix_ms: 1000 + u64::from(job_id),
+            ended_unix_ms: ended,
+            sql_execution_id: Some(4),
+            failure: failure.to_owned(),
+        })
+    };
+    let stage = |stage_id, job_id, completed, failure: &str| {
+        Fact::StageDescribed(StageDescribed {
+            stage_id,
+            job_id: Some(job_id),
+            sql_execution_id: Some(4),
+            submitted_unix_ms: Some(1000),
+            completed_unix_ms: completed,
+            failure: failure.to_owned(),
+            ..StageDescribed::default()
+        })
+    };
+    for n in [1, 2] {
+        tell(&mut state, n, S, described("app-1", &n.to_string()));
+        for (id, completed, failure) in [(1, Some(1500), ""), (2, Some(1700), "a node is gone")] {
+            tell(&mut state, n, S, stage(id, id, completed, failure));
+        }
+        tell(&mut state, n, S, stage(3, 3, None, ""));
+    }
+    for job in [1, 2, 3] {
+        let mut start = started(u64::from(job), job);
+        if let Fact::TaskStarted(start) = &mut start {
+            start.job_id = Some(job);
+        }
+        tell(&mut state, 1, S, start);
+    }
+    tell(&mut state, 1, S, job(1, None, ""));
+    tell(&mut state, 2, S, job(1, Some(2001), ""));
+    tell(&mut state, 1, S, job(2, Some(1902), "stage 2 failed"));
+    // No task of it ran here: it has no row, and its end is that of its query.
+    tell(&mut state, 1, S, job(9, None, ""));
+
+    let course = |row: &JobRow| (row.state, row.started_unix_ms, row.duration_ns);
+    let seen: Vec<_> = jobs(&state).iter().map(course).collect();
+    let (succeeded, failed) = (Some(WorkState::Succeeded), Some(WorkState::Failed));
+    let expected = [
+        (succeeded, Some(1001), Some(S)),
+        (failed, Some(1002), Some(900_000_000)),
+        (None, None, None),
+    ];
+    assert_eq!(seen, expected);
+    let queries = |state: &State| {
+        let mut queries = WorkSums::new(WorkBy::Query);
+        queries.add(state, &Filter::default(), &|_| true);
+        let rows = queries.rows(state.measured());
+        assert_eq!(rows.len(), 1);
+        course(&rows[0])
+    };
+    assert_eq!(
+        queries(&state),
+        (Some(WorkState::Running), Some(1001), None)
+    );
+    tell(&mut state, 2, S, job(9, Some(3001), ""));
+    assert_eq!(queries(&state), (succeeded, Some(1001), Some(2 * S)));
+
+    let stages = state.list_stages(&Filter::default()).rows;
+    let seen: BTreeSet<_> = stages
+        .iter()
+        .map(|row| {
+            (
+                row.stage_id,
+                row.state.map(|state| state as u8),
+                row.duration_ns,
+            )
+        })
+        .collect();
+    let state = |state: WorkState| Some(state as u8);
+    let expected = [
+        (Some(1), state(WorkState::Succeeded), Some(500_000_000)),
+        (Some(2), state(WorkState::Failed), Some(700_000_000)),
+        (Some(3), state(WorkState::Running), None),
+    ];
+    assert_eq!(seen, expected.into());
+}
+
+#[test]
+fn the_first_jobs_make_room_for_later_ones() {
+    let mut state = state_with(Limits {
+        stages_per_executor: 8,
+        ..Limits::default()
+    });
+    tell(&mut state, 1, S, described("app-1", "1"));
+    for job_id in 0..100 {
+        let failure = "x".repeat(200);
+        let job = JobDescribed {
+            job_id,
+            failure,
+            ..JobDescribed::default()
+        };
+        tell(&mut state, 1, S, Fact::JobDescribed(job));
+    }
+    let executor = state.executors().values().next().expect("an executor");
+    let kept: Vec<u32> = executor.tasks.jobs.values().map(|job| job.job_id).collect();
+    assert_eq!(kept, (92..100).collect::<Vec<u32>>());
 }

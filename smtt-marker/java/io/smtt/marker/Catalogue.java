@@ -7,14 +7,15 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Descriptions of RDDs and stages on the driver: the latest of each, in the order of their change, bounded.
+ * Descriptions of RDDs, stages and jobs on the driver: the latest of each, in the order of their change, bounded.
  *
- * <p>A description is an array of JDK types only, because it crosses processes: sequence number, "rdd" or "stage",
+ * <p>A description is an array of JDK types only, because it crosses processes: sequence number, "rdd", "stage" or "job",
  * then the words and strings of its fact in order.
  */
 final class Catalogue {
     static final String RDD = "rdd";
     static final String STAGE = "stage";
+    static final String JOB = "job";
     /** Descriptions in one answer. */
     static final int BATCH = 500;
 

@@ -249,6 +249,16 @@ final class Contract {
     static final int STAGE_DESCRIBED_SQL_EXECUTION_ID = 0x0581;
     static final int STAGE_DESCRIBED_SQL_DESCRIPTION = 0x0582;
     static final int STAGE_DESCRIBED_JOB_DESCRIPTION = 0x0583;
+    static final int STAGE_DESCRIBED_SUBMITTED_UNIX_MS = 0x0584;
+    static final int STAGE_DESCRIBED_COMPLETED_UNIX_MS = 0x0585;
+    static final int STAGE_DESCRIBED_FAILURE = 0x0586;
+
+    // Words and strings of jobDescribed.
+    static final int JOB_DESCRIBED_JOB_ID = 0x1f00;
+    static final int JOB_DESCRIBED_STARTED_UNIX_MS = 0x1f01;
+    static final int JOB_DESCRIBED_ENDED_UNIX_MS = 0x1f02;
+    static final int JOB_DESCRIBED_SQL_EXECUTION_ID = 0x1f03;
+    static final int JOB_DESCRIBED_FAILURE = 0x1f80;
 
     // Words and strings of taskStarted.
     static final int TASK_STARTED_TASK_ATTEMPT_ID = 0x0600;

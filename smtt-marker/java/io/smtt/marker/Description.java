@@ -1,6 +1,6 @@
 package io.smtt.marker;
 
-/** An RDD's or a stage's description on the driver: words and strings by their names, in the order of the fact. */
+/** An RDD's, a stage's or a job's description on the driver: words and strings by their names, in the order of the fact. */
 final class Description {
     private final FactForm form;
     private final Object[] values;

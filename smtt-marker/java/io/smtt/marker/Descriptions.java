@@ -7,12 +7,14 @@ import java.util.concurrent.TimeUnit;
 import org.apache.spark.api.plugin.PluginContext;
 
 /**
- * Descriptions of RDDs and stages in an executor: requested from the driver, reported once per change. A request may
+ * Descriptions of RDDs, stages and jobs in an executor: requested from the driver, reported once per change. A request may
  * block, so it runs on a thread of its own.
  */
 final class Descriptions implements Runnable {
-    /** While tasks run, and once after the last one. */
+    /** While tasks run, and some times after the last one. */
     private static final long ASK_EVERY_MS = 1000;
+    /** The driver learns of a stage's and a job's end after its last task. */
+    private static final int ASK_AFTERWARDS = 3;
     /** Stopping waits this long for the last answer; the driver may be gone already. */
     private static final long LAST_MS = 500;
     private static final int KEPT = 50_000;
@@ -47,17 +49,17 @@ final class Descriptions implements Runnable {
     public void run() {
         try {
             boolean last = false;
-            boolean busy = true;
+            int afterwards = ASK_AFTERWARDS;
             long startedBefore = 0;
             while (!last) {
                 last = stopping.await(ASK_EVERY_MS, TimeUnit.MILLISECONDS);
                 // Short tasks start and end between two requests; their stages have names too.
                 long started = Task.started();
                 boolean running = started != startedBefore || !Task.ALIVE.isEmpty();
-                if (busy || running || last) {
+                afterwards = running ? ASK_AFTERWARDS : afterwards - 1;
+                if (afterwards >= 0 || last) {
                     ask();
                 }
-                busy = running;
                 startedBefore = started;
             }
         } catch (InterruptedException e) {
@@ -102,7 +104,8 @@ final class Descriptions implements Runnable {
     }
 
     private static void tell(ThreadState teller, Object[] description) {
-        FactForm form = description[1].equals(Catalogue.RDD) ? FactForm.RDD_DESCRIBED : FactForm.STAGE_DESCRIBED;
+        FactForm form = description[1].equals(Catalogue.RDD) ? FactForm.RDD_DESCRIBED
+                : description[1].equals(Catalogue.JOB) ? FactForm.JOB_DESCRIBED : FactForm.STAGE_DESCRIBED;
         FactWriter fact = teller.facts.begin(form);
         // After sequence number and kind, as StageListener put them together.
         int at = 2;

@@ -8,7 +8,8 @@ enum FactForm {
     THREAD_REGISTERED(2, "threadRegistered", "slot_address tid generation", false, "thread_name", 128),
     THREAD_GONE(3, "threadGone", "slot_address tid generation", false, ""),
     RDD_DESCRIBED(4, "rddDescribed", "rdd_id partitions storage_level", false, "name call_site storage_level_text parents node node_id", 300, 400, 100, 600, 300, 40),
-    STAGE_DESCRIBED(5, "stageDescribed", "stage_id stage_attempt tasks job_id rdd_id", false, "name sql_execution_id sql_description job_description", 400, 20, 300, 300),
+    STAGE_DESCRIBED(5, "stageDescribed", "stage_id stage_attempt tasks job_id rdd_id", false, "name sql_execution_id sql_description job_description submitted_unix_ms completed_unix_ms failure", 400, 20, 300, 300, 20, 20, 300),
+    JOB_DESCRIBED(31, "jobDescribed", "job_id started_unix_ms ended_unix_ms sql_execution_id", false, "failure", 300),
     TASK_STARTED(6, "taskStarted", "task_attempt_id stage_id stage_attempt partition attempt_number job_id", false, ""),
     TASK_ENDED(7, "taskEnded", "task_attempt_id stage_id stage_attempt outcome execution_memory_peak_bytes", false, "reason", 500),
     BLOCK_STORED(8, "blockStored", "rdd_id partition size_bytes flags task_attempt_id range_total range_first range_count", true, "block_id", 300),
@@ -87,6 +88,7 @@ enum FactForm {
             case 3: Native.threadGone(address, length); break;
             case 4: Native.rddDescribed(address, length); break;
             case 5: Native.stageDescribed(address, length); break;
+            case 31: Native.jobDescribed(address, length); break;
             case 6: Native.taskStarted(address, length); break;
             case 7: Native.taskEnded(address, length); break;
             case 8: Native.blockStored(address, length); break;

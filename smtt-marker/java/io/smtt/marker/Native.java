@@ -36,6 +36,8 @@ public final class Native {
 
     static native void stageDescribed(long address, int length);
 
+    static native void jobDescribed(long address, int length);
+
     static native void taskStarted(long address, int length);
 
     static native void taskEnded(long address, int length);

@@ -6,17 +6,19 @@ import java.util.Map;
 import java.util.Properties;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerEvent;
+import org.apache.spark.scheduler.SparkListenerJobEnd;
 import org.apache.spark.scheduler.SparkListenerJobStart;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerStageSubmitted;
 import org.apache.spark.scheduler.StageInfo;
 import org.apache.spark.storage.RDDInfo;
 import org.apache.spark.storage.StorageLevel;
+import scala.Option;
 import scala.collection.Iterable;
 import scala.collection.Iterator;
 
 /**
- * Takes RDD and stage descriptions from the driver's listener bus.
+ * Takes descriptions of RDDs, stages and jobs from the driver's listener bus.
  *
  * <p>Methods that return a Scala {@code Seq} are called by reflection: the type is another one in Scala 2.12 and
  * 2.13, and a LinkageError in a listener would stop the whole SparkContext.
@@ -29,6 +31,8 @@ final class StageListener extends SparkListener {
 
     private final Catalogue catalogue;
     private final Map<Integer, Integer> jobOfStage = new HashMap<>();
+    /** Starts of the jobs that run, the oldest first. */
+    private final Map<Integer, SparkListenerJobStart> jobs = new LinkedHashMap<>();
     /** Properties of each stage attempt that runs, for its second description. */
     private final Map<String, Properties> running = new LinkedHashMap<>();
     /** Description of each SQL execution by its id, the oldest first. */
@@ -51,6 +55,53 @@ final class StageListener extends SparkListener {
         } catch (Throwable e) {
             Warnings.once("stages will have no job", e);
         }
+        jobs.put(job.jobId(), job);
+        if (jobs.size() > JOBS_KEPT) {
+            jobs.remove(jobs.keySet().iterator().next());
+        }
+        describe(job, -1, "");
+    }
+
+    @Override
+    public void onJobEnd(SparkListenerJobEnd event) {
+        SparkListenerJobStart job = jobs.remove(event.jobId());
+        if (job != null) {
+            describe(job, event.time(), failure(event));
+        }
+    }
+
+    /** Why a job failed, never empty; empty where it did not. The class of a failure's result is private to Spark. */
+    private static String failure(SparkListenerJobEnd event) {
+        Object result = event.jobResult();
+        if (!result.getClass().getName().endsWith(".JobFailed")) {
+            return "";
+        }
+        try {
+            Throwable cause = (Throwable) result.getClass().getMethod("exception").invoke(result);
+            return String.valueOf(cause.getMessage());
+        } catch (Throwable e) {
+            return "not known";
+        }
+    }
+
+    private void describe(SparkListenerJobStart job, long ended, String failure) {
+        try {
+            String query = property(job.properties(), "spark.sql.execution.id");
+            catalogue.put(Catalogue.JOB, Integer.toString(job.jobId()),
+                    new Description(FactForm.JOB_DESCRIBED)
+                            .word(Contract.JOB_DESCRIBED_JOB_ID, job.jobId())
+                            .word(Contract.JOB_DESCRIBED_STARTED_UNIX_MS, job.time())
+                            .word(Contract.JOB_DESCRIBED_ENDED_UNIX_MS, ended)
+                            .word(Contract.JOB_DESCRIBED_SQL_EXECUTION_ID, query.isEmpty() ? -1 : Long.parseLong(query))
+                            .text(Contract.JOB_DESCRIBED_FAILURE, failure)
+                            .values());
+        } catch (Throwable e) {
+            Warnings.once("jobs will have no state", e);
+        }
+    }
+
+    private static String millis(Option<?> time) {
+        return time.isEmpty() ? "" : time.get().toString();
     }
 
     /** SQL events, which the listener bus delivers before the query's first job; their classes may be absent. */
@@ -122,6 +173,10 @@ final class StageListener extends SparkListener {
                             .text(Contract.STAGE_DESCRIBED_SQL_DESCRIPTION, queries.getOrDefault(query, ""))
                             .text(Contract.STAGE_DESCRIBED_JOB_DESCRIPTION,
                                     property(properties, "spark.job.description"))
+                            .text(Contract.STAGE_DESCRIBED_SUBMITTED_UNIX_MS, millis(stage.submissionTime()))
+                            .text(Contract.STAGE_DESCRIBED_COMPLETED_UNIX_MS, millis(stage.completionTime()))
+                            .text(Contract.STAGE_DESCRIBED_FAILURE,
+                                    stage.failureReason().isEmpty() ? "" : stage.failureReason().get())
                             .values());
         } catch (Throwable e) {
             Warnings.once("a stage could not be described", e);

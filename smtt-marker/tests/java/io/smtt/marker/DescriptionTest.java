@@ -13,12 +13,15 @@ final class DescriptionTest {
                 .text(Contract.STAGE_DESCRIBED_NAME, "map")
                 .text(Contract.STAGE_DESCRIBED_SQL_EXECUTION_ID, "7")
                 .text(Contract.STAGE_DESCRIBED_SQL_DESCRIPTION, "select 1")
-                .text(Contract.STAGE_DESCRIBED_JOB_DESCRIPTION, "");
+                .text(Contract.STAGE_DESCRIBED_JOB_DESCRIPTION, "")
+                .text(Contract.STAGE_DESCRIBED_SUBMITTED_UNIX_MS, "9")
+                .text(Contract.STAGE_DESCRIBED_COMPLETED_UNIX_MS, "")
+                .text(Contract.STAGE_DESCRIBED_FAILURE, "");
     }
 
     @Test
     void fieldsAreInTheOrderOfTheFact() {
-        Check.same("values", "[1, 2, 3, 4, 5, map, 7, select 1, ]", Arrays.toString(stage(1).values()));
+        Check.same("values", "[1, 2, 3, 4, 5, map, 7, select 1, , 9, , ]", Arrays.toString(stage(1).values()));
     }
 
     @Test
