@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smtt_common::event::marker::storage_level::{DESERIALIZED, DISK, MEMORY, REPLICATION_SHIFT};
 use smtt_daemon::postmortem::keeper::Keeper;
-use smtt_model::decode::{BlockFact, Fact, RddDescribed};
+use smtt_model::decode::{BlockFact, Fact, JobDescribed, RddDescribed};
 use smtt_model::postmortem::{Report, Row, Verdict};
 use smtt_model::protocol::MachineCheck;
 use smtt_model::rows::ExecutorId;
@@ -95,8 +95,16 @@ fn whole() -> Daemon {
             said.sql_execution_id = Some(2);
             said.sql_description =
                 "SELECT day, count(*) FROM users GROUP BY day ORDER BY 2".to_owned();
+            said.submitted_unix_ms = Some(1_767_225_600_000);
         }
     }
+    facts.push(Fact::JobDescribed(JobDescribed {
+        job_id: 5,
+        started_unix_ms: 1_767_225_600_000,
+        ended_unix_ms: Some(1_767_225_607_300),
+        sql_execution_id: Some(2),
+        failure: String::new(),
+    }));
     let daemon = Daemon::with(&facts, 0);
     let keeper = Keeper::new(None);
     keeper.add(death("7", 12));
