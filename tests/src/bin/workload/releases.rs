@@ -62,7 +62,7 @@ pub fn releases(marker: &Marker, options: &Options) -> Result<Value> {
         tell(Kind::RDD_DESCRIBED, &[u64::from(rdd), blocks, 0], &strings)?;
     }
     let stage = u64::from(STAGE);
-    let described = ["map at Job.scala:7", "5", "SELECT 1", ""];
+    let described = ["map at Job.scala:7", "5", "SELECT 1", "", "1000", "", ""];
     tell(
         Kind::STAGE_DESCRIBED,
         &[stage, 0, 1, 2, u64::from(RDD)],
