@@ -5,6 +5,7 @@ mod chart;
 mod cluster;
 mod document;
 mod findings;
+mod jobs;
 mod markup;
 mod rdds;
 mod sections;
@@ -22,7 +23,10 @@ use std::path::{Path, PathBuf};
 use smtt_model::advise::surroundings::{Process, Surroundings};
 use smtt_model::advise::{Advice, ApplicationAdvice};
 use smtt_model::protocol::{ApplicationReport, Histories, ListQuery, Report, Status};
-use smtt_model::rows::{ApplicationKey, ExecutorId, Listing, PagesRow, RddRow, StageRow, TaskRow};
+use smtt_model::rows::{
+    ApplicationKey, ExecutorId, JobRow, Listing, PagesRow, RddRow, StageRow, TaskRow,
+    WorkOverWorkersRow, work_over_workers,
+};
 
 use super::args::{By, Filters};
 use super::listing::no_match::no_match;
@@ -39,6 +43,8 @@ struct Facts {
     by: Option<By>,
     rdds: Vec<RddRow>,
     pages: Vec<PagesRow>,
+    /// Jobs, added up over workers.
+    jobs: Vec<WorkOverWorkersRow>,
     stages: Vec<StageRow>,
     tasks: Vec<TaskRow>,
     /// Task attempts of the application; `tasks` may have fewer.
@@ -217,6 +223,7 @@ async fn ask(
     let question = filter.of_application(key.id.as_deref(), key.uid);
     let rdds: Listing<RddRow> = client.ask("/v1/rdds", &question).await?;
     let pages: Listing<PagesRow> = client.ask("/v1/pages", &question).await?;
+    let jobs: Listing<JobRow> = client.ask("/v1/jobs", &question).await?;
     let stages: Listing<StageRow> = client.ask("/v1/stages", &question).await?;
     let tasks: Listing<TaskRow> = client.ask("/v1/tasks", &question).await?;
     let longest = tasks::longest(&question, tasks::ENDED);
@@ -235,6 +242,7 @@ async fn ask(
         ended: own_tasks(ended.rows, &question, own),
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
         pages: pages.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        jobs: own_jobs(&[(String::new(), jobs)], &key),
         stages: stages
             .rows
             .into_iter()
@@ -258,6 +266,21 @@ async fn ask(
         application,
         history,
     })
+}
+
+/// The jobs of an application, added up over workers.
+fn own_jobs(parts: &[(String, Listing<JobRow>)], key: &ApplicationKey) -> Vec<WorkOverWorkersRow> {
+    let of_worker: Vec<(&str, &[JobRow])> = parts
+        .iter()
+        .map(|(worker, part)| (worker.as_str(), part.rows.as_slice()))
+        .collect();
+    let mut rows = work_over_workers(&of_worker, false);
+    rows.retain(|row| {
+        row.application_id == key.id
+            && row.application_attempt_id == key.attempt
+            && row.uid == key.uid
+    });
+    rows
 }
 
 /// What [`own_tasks`] chooses by, beside the application.

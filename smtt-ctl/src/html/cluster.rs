@@ -7,13 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use smtt_model::advise::{Advice, ApplicationAdvice, Finding, RuleOutcome, RuleResult};
 use smtt_model::protocol::{Histories, ListQuery, Status};
 use smtt_model::rows::{
-    ApplicationKey, ExecutorId, HistoryRow, Listing, PagesRow, RddRow, StageRow, TaskRow,
+    ApplicationKey, ExecutorId, HistoryRow, JobRow, Listing, PagesRow, RddRow, StageRow, TaskRow,
 };
 use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::state::history::{INTERVAL_NS, NODES_MAX, POINTS_MAX, Point, RDDS_MAX, STAGES_MAX};
 
 use super::tasks::{ENDED, TASKS, longest};
-use super::{Asked, Facts, OfWorker, file_names, folder, own_tasks, part_of, shortened, write};
+use super::{
+    Asked, Facts, OfWorker, file_names, folder, own_jobs, own_tasks, part_of, shortened, write,
+};
 use crate::advise::cluster::groups;
 use crate::args::{By, Filters};
 use crate::client::{Client, with_query};
@@ -83,6 +85,9 @@ async fn ask(
     let memory = "execution_memory_peak_bytes";
     let rdds: Listing<RddRow> = cluster.ask("/v1/rdds", &question).await?;
     let pages: Listing<PagesRow> = cluster.ask("/v1/pages", &question).await?;
+    let (mut jobs, _) = cluster
+        .optional::<Listing<JobRow>>(&with_query("/v1/jobs", &question)?)
+        .await;
     let stages: Listing<StageRow> = cluster.ask("/v1/stages", &most(memory, STAGES)).await?;
     let mut tasks: Listing<TaskRow> = cluster.ask("/v1/tasks", &most(memory, TASKS)).await?;
     let mut known: BTreeSet<_> = tasks.rows.iter().map(identity).collect();
@@ -139,6 +144,7 @@ async fn ask(
         .collect();
     let (advice, finding_hosts) = together(&of_workers);
 
+    jobs.retain(|(worker, _)| !cluster.has_failed(worker));
     longest_of.retain(|(worker, _)| !cluster.has_failed(worker));
     let totals = longest_of.iter().map(|(_, part)| part.rows_total);
     let ended_total = totals.fold(0, u64::saturating_add);
@@ -152,6 +158,7 @@ async fn ask(
         has_all_stages: stages.rows.len() as u64 == stages.rows_total,
         rdds: rdds.rows.into_iter().filter(|row| own(&row.who)).collect(),
         pages: pages.rows.into_iter().filter(|row| own(&row.who)).collect(),
+        jobs: own_jobs(&jobs, &key),
         stages: stages
             .rows
             .into_iter()

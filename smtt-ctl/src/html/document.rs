@@ -11,17 +11,18 @@ use smtt_model::units;
 
 use super::markup::Markup;
 use super::timeline::Timeline;
-use super::{Facts, OfWorker, findings, on, rdds, sections, shortened, summary, tasks};
+use super::{Facts, OfWorker, findings, jobs, on, rdds, sections, shortened, summary, tasks};
 use crate::cluster::named;
 use crate::users;
 
 /// Sections by their anchors.
-const SECTIONS: [(&str, &str); 8] = [
+const SECTIONS: [(&str, &str); 9] = [
     ("findings", "Findings"),
     ("memory", "Memory over time"),
     ("rdds", "RDDs"),
     ("single", "RDDs over time, one by one"),
     ("execution", "Execution memory"),
+    ("jobs", "Jobs"),
     ("attempts", "Tasks and functions"),
     ("executors", "Executors"),
     ("measured", "How it was measured"),
@@ -75,13 +76,14 @@ pub fn page(facts: &Facts) -> String {
             section(body, 2, |body| rdds::rdds(body, facts, &timeline));
             section(body, 3, |body| sections::single(body, facts, &timeline));
             section(body, 4, |body| sections::execution(body, facts, &timeline));
-            section(body, 5, |body| {
+            section(body, 5, |body| jobs::jobs(body, facts));
+            section(body, 6, |body| {
                 tasks::tasks(body, facts);
                 body.line("h3", &[], "Functions by stage");
                 tasks::functions(body, facts);
             });
-            section(body, 6, |body| sections::executors(body, facts));
-            section(body, 7, |body| measured(body, facts, &timeline));
+            section(body, 7, |body| sections::executors(body, facts));
+            section(body, 8, |body| measured(body, facts, &timeline));
             body.script(SCRIPT);
         });
     });

@@ -17,6 +17,15 @@ pub enum Cell {
     Name(String, String),
     /// Parts of a whole: class of the colour, size, name.
     Parts(Vec<(String, u64, String)>),
+    /// A part of an axis: class of the colour, begin and end as shares of it.
+    Span {
+        /// Class of the colour.
+        class: &'static str,
+        /// Begin, from 0 to 1.
+        begin: f64,
+        /// End, from `begin` to 1.
+        end: f64,
+    },
 }
 
 impl Cell {
@@ -68,13 +77,13 @@ impl Column {
         self.cells.iter().all(|cell| match cell {
             Cell::Absent => true,
             Cell::Parts(parts) => parts.is_empty(),
-            Cell::Number(..) | Cell::Value(_) | Cell::Name(..) => false,
+            Cell::Number(..) | Cell::Value(_) | Cell::Name(..) | Cell::Span { .. } => false,
         })
     }
 
     fn class(&self) -> &'static str {
         match self.cells.first() {
-            Some(Cell::Name(..) | Cell::Parts(_)) => "words",
+            Some(Cell::Name(..) | Cell::Parts(_) | Cell::Span { .. }) => "words",
             _ => "",
         }
     }
@@ -133,6 +142,23 @@ fn cell(row: &mut Markup, cell: &Cell) {
                 inside.line("small", &[], more);
             }
         }),
+        Cell::Span { class, begin, end } => {
+            let sort = begin.to_string();
+            row.element(
+                "td",
+                &[("class", "words"), ("data-sort", &sort)],
+                |inside| {
+                    inside.element("span", &[("class", "bar axis")], |bar| {
+                        let place = format!(
+                            "margin-left:{:.2}%;width:{:.2}%",
+                            100.0 * begin,
+                            100.0 * (end - begin).max(0.0)
+                        );
+                        bar.element("i", &[("class", class), ("style", &place)], |_| {});
+                    });
+                },
+            )
+        }
         Cell::Parts(parts) => row.element("td", &[("class", "words")], |inside| {
             let all: u64 = parts
                 .iter()

@@ -166,7 +166,8 @@ pub fn tasks(body: &mut Markup, facts: &Facts) {
     not_measured(body, &absent);
 }
 
-fn not_measured(body: &mut Markup, absent: &[String]) {
+/// Names the columns that a table has no value for.
+pub fn not_measured(body: &mut Markup, absent: &[String]) {
     if !absent.is_empty() {
         body.line(
             "p",

@@ -1,5 +1,6 @@
 //! Tests of the document: well-formed for any claimed text, without external resources, and without unmeasured figures.
 
+mod jobs;
 mod looks;
 mod tasks;
 mod two_nodes;
@@ -100,6 +101,13 @@ fn facts(name: &str, rdds: u32) -> Facts {
         },
         rdds: (0..rdds).map(rdd).collect(),
         pages: Vec::new(),
+        jobs: vec![WorkOverWorkersRow {
+            application_id: Some(name.to_owned()),
+            job_id: Some(1),
+            name: Some(name.to_owned()),
+            failure: Some(name.to_owned()),
+            ..WorkOverWorkersRow::default()
+        }],
         stages: vec![StageRow {
             who: who(name),
             stage_id: Some(3),

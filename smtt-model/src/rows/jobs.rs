@@ -366,10 +366,10 @@ impl WorkSums {
                 };
                 let row = self.rows.get_mut(&(application.clone(), Group::Id(id)));
                 if let Some(sum) = row
-                    && !sum
+                    && sum
                         .told
                         .get(&job.job_id)
-                        .is_some_and(|told| told.ended_unix_ms.is_some())
+                        .is_none_or(|told| told.ended_unix_ms.is_none())
                 {
                     sum.told.insert(job.job_id, job.clone());
                 }

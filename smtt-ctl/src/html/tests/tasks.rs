@@ -6,7 +6,7 @@ use smtt_model::rows::{ActivityRow, FunctionsRow, OnCpuRow, SampledActivityRow};
 const MS: u64 = 1_000_000;
 
 /// The texts of each row of a table.
-fn rows(page: &str, id: &str) -> Vec<String> {
+pub(super) fn rows(page: &str, id: &str) -> Vec<String> {
     let document = parsed(page);
     let mut all = document.descendants();
     let table = all.find(|node| node.attribute("id") == Some(id));
