@@ -1,12 +1,13 @@
 //! What the workers' daemons wrote about an application, read from their files.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use smtt_store::history::read::Reader;
+use smtt_store::history::workers::ended::{EXECUTOR, Ended};
 use smtt_store::history::workers::{FOLDER, REST, TASKS, WorkerFile, files, folders, reader};
 use smtt_store::read::ParquetError;
 
@@ -148,16 +149,50 @@ impl Files {
         self.0.is_empty()
     }
 
-    /// Documents of a kind, of all workers.
+    /// Documents of a kind, of all workers. An executor's last documents are in place of those that part 0 of the same run
+    /// has of it.
     ///
     /// # Errors
     /// When a file cannot be read, or they are too many.
     pub fn documents(&self, kind: &str) -> Result<Vec<Document>, Trouble> {
         let mut left = BYTES;
-        self.read(REST.name, "id", &mut left, |reader| {
+        let mut all = self.read(REST.name, "id", &mut left, |reader| {
             let kinds = kinds(reader)?;
             Ok(ranges(kinds.iter().map(|it| it.as_deref() == Some(kind))))
-        })
+        })?;
+        if Ended::matters(kind) {
+            let ended = self.ended(&mut left)?;
+            all.retain(|document| {
+                let of_run = ended.get(&(document.host.as_str(), document.run));
+                let fields = document.json.as_object();
+                document.part > 0
+                    || !of_run
+                        .zip(fields)
+                        .is_some_and(|(ended, it)| ended.has_that_of(it))
+            });
+        }
+        Ok(all)
+    }
+
+    /// Executors whose last documents are in a part of their own, by host and run, of the runs that have a part 0.
+    pub(crate) fn ended(&self, left: &mut usize) -> Result<BTreeMap<(&str, u64), Ended>, Trouble> {
+        let run = |file: &WorkerFile| (file.name.host.clone(), file.name.run);
+        let rest = self.of_table(REST.name);
+        let rest = rest.filter(|file| !Ended::is_part(&file.name));
+        let replaced: HashSet<(String, u64)> = rest.map(run).collect();
+        let mut all: BTreeMap<(&str, u64), Ended> = BTreeMap::new();
+        let parts = self.of_table(REST.name);
+        for file in parts.filter(|it| Ended::is_part(&it.name) && replaced.contains(&run(it))) {
+            let Some(reader) = opened(file)? else {
+                continue;
+            };
+            let kinds = kinds(&reader)?;
+            let rows = ranges(kinds.iter().map(|it| it.as_deref() == Some(EXECUTOR)));
+            let ids = texts(&reader, "id", &rows, left)?;
+            let of_run = all.entry((file.name.host.as_str(), file.name.run));
+            of_run.or_default().extend(ids.into_iter().flatten());
+        }
+        Ok(all)
     }
 
     /// Rows of a stage attempt's tasks, of all workers.

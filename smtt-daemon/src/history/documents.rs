@@ -11,7 +11,7 @@ use smtt_model::rows::{ApplicationKey, Filter, PagesBy};
 use smtt_model::sort::small::Gather as _;
 use smtt_model::state::State;
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::REST;
+use smtt_store::history::workers::{REST, ended};
 
 use crate::advice::advice;
 use crate::parts::each_rows;
@@ -152,10 +152,10 @@ fn of_executor(shared: &Shared, filter: &Filter, documents: &mut Documents) {
     }
     let id = |who: &smtt_model::rows::ExecutorId| {
         let executor = who.executor_id.as_deref().unwrap_or_default();
-        format!("{executor}.{}", who.pid)
+        ended::id(executor, who.pid.into())
     };
     for row in rows(shared, |state| state.list_executors(filter).rows) {
-        documents.add("executor", &id(&row.who), &row);
+        documents.add(ended::EXECUTOR, &id(&row.who), &row);
     }
     for row in rows(shared, |state| state.list_memory(filter).rows) {
         documents.add("memory", &id(&row.who), &row);

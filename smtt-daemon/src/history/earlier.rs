@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use smtt_machine::clock::{boot_id, now_unix_ns};
@@ -12,6 +13,7 @@ use smtt_model::protocol;
 use smtt_model::rows::{ApplicationKey, EarlierRun, Filter, Summary};
 use smtt_model::state::State;
 use smtt_store::history::read::Reader;
+use smtt_store::history::workers::ended::{EXECUTOR, Ended};
 use smtt_store::history::workers::{REST, TASKS, WorkerFile, Workers};
 use smtt_store::read::ParquetError;
 
@@ -189,6 +191,8 @@ impl Earlier {
         // A statement of its own, because a guard lives until the end of its statement.
         let selected = self.selected(&shared.state(), filter);
         let mut turns = turns(&selected, rows);
+        // A part 0 comes after the other parts of its run, of which these are the executors.
+        let mut ended: BTreeMap<(Option<&Path>, u64), Ended> = BTreeMap::new();
         while let Some(mut of_user) = turns.pop_front() {
             let Some((written, file)) = of_user.pop_front() else {
                 continue;
@@ -205,13 +209,28 @@ impl Earlier {
                     continue;
                 }
             };
-            let bytes = texts.iter().map(String::len).sum::<usize>();
+            let mut bytes = texts.iter().map(String::len).sum::<usize>();
+            let run = (file.path.parent(), file.name.run);
+            let mut of_run = None;
+            if rows.kind.is_some_and(Ended::matters) {
+                if Ended::is_part(&file.name) {
+                    let ids = executors(file).unwrap_or_default();
+                    bytes += ids.iter().map(String::len).sum::<usize>();
+                    ended.entry(run).or_default().extend(ids);
+                } else {
+                    of_run = ended.remove(&run);
+                }
+            }
+            let has_ended = |row: &Map<String, Value>| {
+                let of_run = of_run.as_ref();
+                of_run.is_some_and(|ended| ended.has_that_of(row))
+            };
             left = left.saturating_sub(bytes + FILE_COST);
             for some in texts.chunks(AT_A_TIME) {
                 let parsed = some
                     .iter()
                     .filter_map(|text| serde_json::from_str(text).ok());
-                let parsed = parsed.filter(|row| selects(filter, rows, row));
+                let parsed = parsed.filter(|row| selects(filter, rows, row) && !has_ended(row));
                 let mark = |mut row: Map<String, Value>| {
                     row.insert("earlier".to_owned(), json!(written.run));
                     row
@@ -301,6 +320,16 @@ fn open(file: &WorkerFile) -> Result<Reader, ParquetError> {
 
 /// JSON texts of a file: of documents of one kind, or all.
 fn texts(file: &WorkerFile, kind: Option<&str>) -> Result<Vec<String>, ParquetError> {
+    column(file, "json", kind)
+}
+
+/// Ids of the documents of a file's executors.
+fn executors(file: &WorkerFile) -> Result<Vec<String>, ParquetError> {
+    column(file, "id", Some(EXECUTOR))
+}
+
+/// Texts of a column of a file: of documents of one kind, or all.
+fn column(file: &WorkerFile, name: &str, kind: Option<&str>) -> Result<Vec<String>, ParquetError> {
     let reader = open(file)?;
     let within = |column: &str, rows: &[std::ops::Range<u64>]| {
         let texts = reader.texts_within(column, rows, TEXT_BYTES)?;
@@ -316,7 +345,7 @@ fn texts(file: &WorkerFile, kind: Option<&str>) -> Result<Vec<String>, ParquetEr
             of_kind.map(|(row, _)| row..row + 1).collect()
         }
     };
-    Ok(within("json", &rows)?.into_iter().flatten().collect())
+    Ok(within(name, &rows)?.into_iter().flatten().collect())
 }
 
 /// Whether the filter selects a row. Its application is selected.

@@ -9,6 +9,8 @@ use smtt_model::decode::{Event, ExecutorDescribed, Fact, Outcome, TaskEnded, Tas
 use smtt_model::state::Limits;
 use smtt_store::history::workers::{REST, WorkerFile, files, reader};
 
+mod ends;
+
 use super::*;
 use crate::shared::DaemonInfo;
 

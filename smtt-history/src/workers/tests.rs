@@ -77,3 +77,63 @@ fn many_short_documents_are_bounded_in_number() {
     let read = files.read(REST.name, "id", &mut left, all);
     assert_eq!(read.expect("fits").len(), 1000);
 }
+
+#[test]
+fn an_executor_that_ended_before_a_kill_has_its_last_documents() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let any = Bounds {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let of = |executor: &str, pid: u32, says: &str| {
+        format!(r#"{{"executor_id":"{executor}","pid":{pid},"says":"{says}"}}"#)
+    };
+    for (run, host) in [(10, "node-1"), (10, "node-2"), (20, "node-1")] {
+        let mut workers = Workers::take(folder.path(), host, run, None, any).expect("opens");
+        let mut add = |part: u32, documents: &[(&str, &str, String)]| {
+            let mut batch = Batch::new(&REST);
+            for (kind, id, text) in documents {
+                batch.push(&[*kind, *id, text].map(Cell::Text));
+            }
+            let done = workers.add(Whose::of("app-1", 7), part, &batch, &|uid| uid);
+            done.expect("writes");
+        };
+        let mut living = vec![("worker", "", "{}".to_owned())];
+        for (executor, pid) in [("1", 11), ("2", 22)] {
+            living.push(("executor", executor, of(executor, pid, "lives")));
+            living.push(("stage", "3.0", of(executor, pid, "lives")));
+        }
+        living.push(("death", "1", of("1", 11, "died")));
+        add(0, &living);
+        // Only one of the daemons saw an end.
+        if (run, host) == (10, "node-1") {
+            add(3, &[("executor", "1.11", of("1", 11, "ended"))]);
+        }
+    }
+    let files = Files::of(folder.path(), ("app-1", None), None, None).expect("lists");
+    let found = |kind: &str| -> Vec<(String, u64, String)> {
+        let all = files.documents(kind).expect("reads").into_iter();
+        all.map(|it| {
+            let text = |name: &str| it.json[name].as_str().unwrap_or_default().to_owned();
+            let what = format!("{} {}", text("executor_id"), text("says"));
+            (it.host, it.run, what)
+        })
+        .collect()
+    };
+    let row = |host: &str, run: u64, what: &str| (host.to_owned(), run, what.to_owned());
+    let mut executors = found("executor");
+    executors.sort();
+    let expected = [
+        row("node-1", 10, "1 ended"),
+        row("node-1", 10, "2 lives"),
+        row("node-1", 20, "1 lives"),
+        row("node-1", 20, "2 lives"),
+        row("node-2", 10, "1 lives"),
+        row("node-2", 10, "2 lives"),
+    ];
+    assert_eq!(executors, expected);
+    // Its stages are those of the part with its last documents: none.
+    assert_eq!(found("stage").len(), 5);
+    assert_eq!(found("death").len(), 3, "a death is in part 0 alone");
+    assert_eq!(found("worker").len(), 3);
+}

@@ -7,6 +7,7 @@
 //! alone. A daemon follows no link below the store and accepts no folder of another owner. It counts and removes only
 //! files with its own host's name.
 
+pub mod ended;
 mod tables;
 
 use std::collections::BTreeMap;

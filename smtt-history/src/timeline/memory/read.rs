@@ -6,9 +6,10 @@ use std::os::unix::fs::MetadataExt as _;
 
 use serde::Deserialize;
 use serde_json::Value;
-use smtt_model::rows::{HistoryRow, MemoryRow};
+use smtt_model::rows::{ExecutorId, HistoryRow, MemoryRow};
 use smtt_model::state::history::Point;
 use smtt_store::history::read::Reader;
+use smtt_store::history::workers::ended::Ended;
 use smtt_store::history::workers::{REST, WorkerFile};
 
 use super::clock::{Clock, Run, clocks};
@@ -100,21 +101,33 @@ fn is_narrow(point: &Point) -> bool {
 }
 
 impl Reading {
-    fn file(&mut self, file: &WorkerFile, left: &mut usize) -> Result<(), Trouble> {
+    /// Reads a file, without what it has of executors that have `ended`.
+    fn file(
+        &mut self,
+        file: &WorkerFile,
+        ended: Option<&Ended>,
+        left: &mut usize,
+    ) -> Result<(), Trouble> {
         let Some(reader) = opened(file)? else {
             return Ok(());
         };
         let run: Run = (file.name.host.clone(), file.name.run);
+        let has_ended = |who: &ExecutorId| {
+            let executor = who.executor_id.as_deref().unwrap_or_default();
+            ended.is_some_and(|ended| ended.has(executor, who.pid.into()))
+        };
         let kinds = kinds(&reader)?;
         for text in documents(&reader, &kinds, "history", left)? {
             self.bytes += text.len();
-            match serde_json::from_str(&text) {
+            match serde_json::from_str::<HistoryRow>(&text) {
+                Ok(row) if has_ended(&row.who) => {}
                 Ok(row) => self.history(&run, row),
                 Err(_) => self.left_out += 1,
             }
         }
         for text in documents(&reader, &kinds, "memory", left)? {
             match serde_json::from_str::<MemoryRow>(&text) {
+                Ok(row) if has_ended(&row.who) => {}
                 Ok(row) => self.limits(&run, &row),
                 Err(_) => self.left_out += 1,
             }
@@ -282,8 +295,11 @@ fn gaps(histories: &mut [History]) -> Vec<Gap> {
 pub fn read(files: &Files, app: &App, model: &Model) -> Result<Memory, Trouble> {
     let mut reading = Reading::default();
     let mut left = BYTES;
+    let ended = files.ended(&mut left)?;
     for file in files.of_table(REST.name) {
-        reading.file(file, &mut left)?;
+        let of_run = ended.get(&(file.name.host.as_str(), file.name.run));
+        let of_run = of_run.filter(|_| !Ended::is_part(&file.name));
+        reading.file(file, of_run, &mut left)?;
     }
     let clocks: Vec<Clock> = clocks(files, model, &reading.written);
     let boot = |run: &Run| {

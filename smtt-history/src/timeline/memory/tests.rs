@@ -2,6 +2,7 @@
 //! themselves.
 
 mod bounds;
+mod ends;
 
 use std::fs;
 use std::sync::Arc;
@@ -49,17 +50,21 @@ impl Store {
 
     /// What one run of a daemon writes.
     fn write(&self, host: &str, run: u64, batches: &[Batch]) {
+        for batch in batches {
+            self.write_part(host, run, 0, batch);
+        }
+    }
+
+    fn write_part(&self, host: &str, run: u64, part: u32, batch: &Batch) {
         let any = Bounds {
             bytes: 1 << 30,
             files: 1 << 20,
         };
         let store = self.folder.path().join("store");
         let mut workers = Workers::take(&store, host, run, None, any).expect("opens");
-        for batch in batches {
-            workers
-                .add(Whose::of("app-1", 7), 0, batch, &|uid| uid)
-                .expect("writes");
-        }
+        workers
+            .add(Whose::of("app-1", 7), part, batch, &|uid| uid)
+            .expect("writes");
     }
 
     async fn get(&self, address: &str) -> (StatusCode, String) {
