@@ -5,7 +5,7 @@ mod cluster;
 use serde_json::{Map, Value, json};
 use smtt_model::ledger::Hop;
 use smtt_model::ledger::trace::TraceStatus;
-use smtt_model::protocol::{SelfFigures, Status};
+use smtt_model::protocol::{HistoryStatus, SelfFigures, Status};
 use smtt_model::rows::PageWalksShown;
 use smtt_model::units;
 use smtt_model::verdict::Verdict;
@@ -124,6 +124,10 @@ fn text(status: &Status, output: Output) -> String {
     if let Some(trace) = &status.trace {
         text.push('\n');
         text.push_str(&trace_files(trace));
+    }
+    if let Some(history) = status.history.as_ref().and_then(history_lost) {
+        text.push('\n');
+        text.push_str(&history);
     }
     if !status.degraded.is_empty() {
         text.push('\n');
@@ -264,6 +268,18 @@ fn page_walks(walks: &PageWalksShown, output: Output) -> String {
     text
 }
 
+/// What the history lost in one line; `None` where it has all.
+fn history_lost(history: &HistoryStatus) -> Option<String> {
+    let (tasks, executors) = (history.tasks_lost, history.executors_lost);
+    (tasks + executors > 0).then(|| {
+        format!(
+            "history: {} tasks and the last documents of {} executors could not be written in time\n",
+            units::count(tasks),
+            units::count(executors)
+        )
+    })
+}
+
 /// The state of the trace writer in one line.
 fn trace_files(trace: &TraceStatus) -> String {
     let counts = &trace.counts;
@@ -320,4 +336,19 @@ pub(super) fn ledger(hops: &[Hop], output: Output) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_history_lost_is_one_line_and_none_where_it_has_all() {
+        let mut history = HistoryStatus::default();
+        assert_eq!(history_lost(&history), None);
+        history.executors_lost = 3;
+        let text =
+            "history: 0 tasks and the last documents of 3 executors could not be written in time\n";
+        assert_eq!(history_lost(&history).as_deref(), Some(text));
+    }
 }

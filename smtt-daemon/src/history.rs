@@ -9,7 +9,7 @@ mod documents;
 mod earlier;
 mod known;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use smtt_config::HistorySettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
+use smtt_model::protocol::HistoryStatus;
 use smtt_model::rows::{ApplicationKey, ExecutorState, Filter};
 use smtt_store::history::workers::{Bounds, REST, TASKS, Whose, Workers};
 
@@ -51,6 +52,9 @@ const REFRESH_SHARE: u32 = 200;
 const REFRESH_LONGEST: Duration = Duration::from_secs(60);
 /// Time after a write in which the last documents of dead executors wait for those of others.
 const SETTLED_PAUSE: Duration = Duration::from_secs(5);
+/// How long executors are to stay after their end: the last documents are written when three rounds have found them dead,
+/// [`SETTLED_PAUSE`] after the last write, and after those of other applications, whatever the interval is.
+const RETENTION_LEAST: Duration = Duration::from_secs(30);
 /// Applications that are remembered once they have left this worker: their next executor continues the counts.
 const GONE: usize = 256;
 /// Applications of one user that are written in a round; others wait for the next one.
@@ -65,6 +69,7 @@ const BREAK: u32 = 3;
 pub struct Condition {
     failing: Mutex<String>,
     lost: AtomicU64,
+    executors_lost: AtomicU64,
 }
 
 impl Condition {
@@ -83,6 +88,22 @@ impl Condition {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Executors that went before their last documents were written.
+    #[must_use]
+    pub fn executors_lost(&self) -> u64 {
+        self.executors_lost.load(Ordering::Relaxed)
+    }
+
+    /// The writing as `smtt-ctl status` shows it.
+    #[must_use]
+    pub fn status(&self) -> HistoryStatus {
+        HistoryStatus {
+            failing: self.failing(),
+            tasks_lost: self.lost(),
+            executors_lost: self.executors_lost(),
+        }
+    }
+
     fn add_lost(&self, tasks: u64) {
         self.lost.fetch_add(tasks, Ordering::Relaxed);
     }
@@ -96,6 +117,16 @@ impl Condition {
     }
 }
 
+/// One line where executors go so soon after their end that some have no last documents.
+fn too_short(retention: Duration) -> Option<String> {
+    let (seconds, least) = (retention.as_secs_f64(), RETENTION_LEAST.as_secs());
+    (retention < RETENTION_LEAST).then(|| {
+        format!(
+            "with [retention] executors = \"{seconds}s\" executors that end may be missing in the history: set it to \"{least}s\" or more"
+        )
+    })
+}
+
 /// Starts the thread; it writes once more and ends after `stopped` is true.
 ///
 /// # Errors
@@ -106,6 +137,10 @@ pub fn spawn(
     owners: Arc<ShareOwners>,
     stopped: impl Fn() -> bool + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    let retention = Duration::from_nanos(shared.state().limits().retention_ns);
+    if let Some(text) = too_short(retention) {
+        tracing::warn!("{text}");
+    }
     let condition = Arc::new(Condition::default());
     shared.set_history(Arc::clone(&condition));
     let builder = std::thread::Builder::new().name("smtt-history".into());
@@ -204,7 +239,8 @@ impl Writer {
         }
         // Suspends and steps of the clock since a task began shift its spans by their length.
         let boot_unix_ns = now_unix_ns().saturating_sub(now_boot_ns());
-        for key in self.shared.executor_keys() {
+        let keys: BTreeSet<u64> = self.shared.executor_keys().into_iter().collect();
+        for &key in &keys {
             let filter = Filter {
                 key: Some(key),
                 ..Filter::default()
@@ -254,7 +290,13 @@ impl Writer {
         }
         for (application, known) in &mut self.applications {
             known.is_here = executors.contains_key(application);
-            known.see(executors.get(application).unwrap_or(&BTreeMap::new()));
+            let none = BTreeMap::new();
+            let states = executors.get(application).unwrap_or(&none);
+            let lost = known.see(states, |key| keys.contains(&key));
+            if lost > 0 {
+                let all = &self.condition.executors_lost;
+                all.fetch_add(lost, Ordering::Relaxed);
+            }
         }
         executors
     }
@@ -409,6 +451,7 @@ impl Writer {
                 run_ms: self.run_ms,
                 tasks: known.rows,
                 tasks_lost: known.lost,
+                executors_lost: known.executors_lost,
                 files_removed: workers.removed(),
             };
             let batch = documents::of(&self.shared, &about);

@@ -462,14 +462,16 @@ impl Shared {
                 .filter(|trace| !trace.failing.is_empty())
                 .map(|trace| trace.failing.clone()),
         );
-        let history = self.history.get().map(|history| history.failing());
-        degraded.extend(history.filter(|failing| !failing.is_empty()));
+        let history = self.history.get().map(|history| history.status());
+        let failing = history.iter().map(|history| &history.failing);
+        degraded.extend(failing.filter(|failing| !failing.is_empty()).cloned());
         Status {
             version: self.info.version.clone(),
             kernel_side: self.info.kernel_side.clone(),
             ready,
             degraded,
             trace,
+            history,
             probes,
             ledger,
             daemon: self.self_figures(),

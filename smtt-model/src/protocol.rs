@@ -75,6 +75,9 @@ pub struct Status {
     /// State of the trace writer; absent where trace records are not written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceStatus>,
+    /// What the history lost; absent where none is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryStatus>,
     /// Resources that the daemon uses.
     pub daemon: SelfFigures,
     /// Totals over all executors.
@@ -82,6 +85,17 @@ pub struct Status {
     /// What is measured of page walks; absent where page walks are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_walks: Option<PageWalksShown>,
+}
+
+/// State of the history's writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryStatus {
+    /// Why files cannot be written now; empty where they can.
+    pub failing: String,
+    /// Tasks that the history does not have, since the start.
+    pub tasks_lost: u64,
+    /// Executors that went before their last documents were written, since the start.
+    pub executors_lost: u64,
 }
 
 /// Reasons why answers are incomplete or less exact.

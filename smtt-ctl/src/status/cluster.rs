@@ -151,6 +151,7 @@ mod tests {
             probes: Vec::new(),
             ledger: Vec::new(),
             trace: None,
+            history: None,
             daemon: SelfFigures::default(),
             summary: Summary::default(),
             page_walks: None,

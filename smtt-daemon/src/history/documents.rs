@@ -38,6 +38,8 @@ pub struct About<'a> {
     pub tasks: u64,
     /// Tasks that had no room while they waited for the store.
     pub tasks_lost: u64,
+    /// Executors that went before their last documents were written.
+    pub executors_lost: u64,
     /// Files of this worker that were removed to make room since the daemon's start.
     pub files_removed: u64,
 }
@@ -135,6 +137,7 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
         "written_boot_ns": now_boot_ns(),
         "tasks": about.tasks,
         "tasks_lost": about.tasks_lost,
+        "executors_lost": about.executors_lost,
         "documents_left_out": left_out,
         "files_removed": about.files_removed,
         "summary": summary,

@@ -52,6 +52,8 @@ pub struct Known {
     pub fetches: Batch,
     pub rows: u64,
     pub lost: u64,
+    /// Executors that went before their last documents were written.
+    pub executors_lost: u64,
     /// Last documents of ended executors that had no room.
     pub left_out: u64,
     /// Executors with their states, and deaths, at the last write.
@@ -75,6 +77,7 @@ impl Known {
             ended: BTreeSet::new(),
             rows: 0,
             lost: 0,
+            executors_lost: 0,
             left_out: 0,
             written: None,
             last: None,
@@ -83,8 +86,16 @@ impl Known {
         }
     }
 
-    /// Takes in the states of the executors that are here, once a round.
-    pub fn see(&mut self, states: &BTreeMap<u64, ExecutorState>) {
+    /// Takes in the states of the executors that are here, once a round. Returns how many have gone, so that `is_there` is
+    /// false, without their last documents.
+    pub fn see(
+        &mut self,
+        states: &BTreeMap<u64, ExecutorState>,
+        is_there: impl Fn(u64) -> bool,
+    ) -> u64 {
+        let gone = self.tasks.keys().filter(|key| !is_there(**key));
+        let lost = gone.filter(|key| !self.ended.contains(key)).count() as u64;
+        self.executors_lost += lost;
         self.tasks.retain(|key, _| states.contains_key(key));
         self.ended.retain(|key| states.contains_key(key));
         self.dead.retain(|key, _| states.contains_key(key));
@@ -93,6 +104,7 @@ impl Known {
                 *self.dead.entry(*key).or_default() += 1;
             }
         }
+        lost
     }
 
     /// Dead executors whose last documents are not written: their rows will not change any more.

@@ -369,6 +369,8 @@ fn daemon(families: &mut Families<'_>, shared: &Shared, births: &Births) {
         let is_up = history.failing().is_empty();
         families.count(table::HISTORY_UP, &[], u64::from(is_up));
         families.count(table::HISTORY_LOST, &[], history.lost());
+        let executors = history.executors_lost();
+        families.count(table::HISTORY_EXECUTORS_LOST, &[], executors);
     }
     if let Some((is_up, lost)) = shared.keeper().and_then(|keeper| keeper.writing()) {
         families.count(table::POSTMORTEM_UP, &[], u64::from(is_up));

@@ -199,6 +199,8 @@ metrics! {
         "Whether files of the history can be written to [history] store", "[history] is switched off";
     HISTORY_LOST "smtt_history_tasks_lost_total" Counter &[],
         "Tasks that the history does not have, because they could not be written in time or their application's id can be no folder", "[history] is switched off";
+    HISTORY_EXECUTORS_LOST "smtt_history_executors_lost_total" Counter &[],
+        "Executors that went before the history had their last documents: it could not be written in time, or [retention] executors is too short", "[history] is switched off";
     POSTMORTEM_UP "smtt_postmortem_up" Gauge &[],
         "Whether reports about dead executors can be written to their folder", "no reports are written";
     REPORTS_LOST "smtt_postmortem_reports_lost_total" Counter &[],

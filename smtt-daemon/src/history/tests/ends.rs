@@ -48,3 +48,85 @@ fn an_executor_that_ended_before_a_kill_is_listed_once() {
     );
     assert_eq!(listed(store.path(), &kinds), once);
 }
+
+#[test]
+fn last_documents_do_not_wait_for_the_interval() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    executor(&shared, 1, 1000, "app-1");
+    executor(&shared, 2, 1000, "app-1");
+    let mut writer = writer(store.path(), &shared);
+    writer.settings.interval = Duration::from_secs(3600);
+    writer.round(false);
+    tell(&shared, 1, 1000, exited());
+    for _ in 0..3 {
+        for known in writer.applications.values_mut() {
+            known.last = Instant::now().checked_sub(SETTLED_PAUSE);
+        }
+        writer.round(false);
+    }
+    shared.state().expire(u64::MAX / 2);
+    writer.round(false);
+    let both = ["1.1", "2.2"];
+    assert_eq!(ids(store.path(), "app-1", "executor"), both);
+    assert_eq!(writer.condition.executors_lost(), 0);
+}
+
+#[test]
+fn a_retention_below_what_the_last_documents_take_is_named_with_its_remedy() {
+    assert_eq!(too_short(RETENTION_LEAST), None);
+    let text = too_short(Duration::from_secs(5)).expect("is too short");
+    assert!(text.contains("[retention] executors = \"5s\""), "{text}");
+    assert!(text.contains("set it to \"30s\""), "{text}");
+}
+
+#[test]
+fn executors_that_go_before_their_last_documents_are_written_are_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("store");
+    std::fs::create_dir(&store).expect("makes it");
+    let shared = shared();
+    for key in 1..=4 {
+        executor(&shared, key, 1000, "app-1");
+    }
+    let mut writer = writer(&store, &shared);
+    shared.set_history(Arc::clone(&writer.condition));
+    let lost = || shared.status().history.expect("is written").executors_lost;
+    // One whose documents are written.
+    tell(&shared, 1, 1000, exited());
+    for _ in 0..4 {
+        writer.round(false);
+    }
+    shared.state().expire(u64::MAX / 4);
+    writer.round(false);
+    assert_eq!((lost(), writer.condition.failing()), (0, String::new()));
+    // One while the store cannot be written, and one that goes at once.
+    std::fs::remove_dir_all(&store).expect("removes it");
+    writer.workers = None;
+    tell(&shared, 2, 1000, exited());
+    for _ in 0..4 {
+        writer.round(false);
+    }
+    assert!(!writer.condition.failing().is_empty());
+    tell(&shared, 3, 1000, exited());
+    shared.state().expire(u64::MAX / 2);
+    assert_eq!(shared.executor_keys(), [4]);
+    for _ in 0..2 {
+        writer.round(false);
+        assert_eq!(lost(), 2, "each once");
+    }
+    std::fs::create_dir(&store).expect("makes it");
+    writer.round(true);
+    assert_eq!(writer.condition.failing(), "");
+    let all = files(&store, "app-1").expect("lists");
+    let rest = reader(&all[0]).expect("opens");
+    let kinds = rest.texts("kind", &[0..rest.rows()]).expect("reads");
+    let json = rest.texts("json", &[0..rest.rows()]).expect("reads");
+    let worker = kinds
+        .iter()
+        .zip(json)
+        .find(|(kind, _)| kind.as_deref() == Some("worker"));
+    let json = worker.and_then(|(_, json)| json).expect("is there");
+    let worker: serde_json::Value = serde_json::from_str(&json).expect("is JSON");
+    assert_eq!(worker["executors_lost"], 2);
+}
