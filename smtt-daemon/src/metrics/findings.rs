@@ -8,7 +8,7 @@ use smtt_model::sort::small::Gather as _;
 
 use super::Value;
 use super::collect::Families;
-use super::keys::{Named, Naming, key_of};
+use super::keys::{Named, Naming, QueryKeys, key_of};
 use super::table;
 use crate::advice::advice;
 use crate::shared::Shared;
@@ -81,11 +81,13 @@ fn queries(shared: &Shared, filter: &Filter) -> BTreeMap<u32, String> {
     if shared.info().metrics.by != GroupBy::Query {
         return keys;
     }
+    let (mut known, mut none) = (QueryKeys::default(), QueryKeys::default());
     let state = shared.state();
-    for executor in state.executors().values() {
+    for (id, executor) in state.executors() {
         let application = ExecutorId::new(executor).application();
         if filter.application.as_ref() == Some(&application) {
-            let naming = Naming::of(executor, GroupBy::Query);
+            let by = GroupBy::Query;
+            let naming = Naming::updated(executor, *id, by, &mut known, &mut none);
             for rdd in executor.rdds.keys() {
                 if let (Some(id), Named::As(key)) = (rdd.id(), naming.key(*rdd)) {
                     keys.entry(id).or_insert(key);

@@ -18,7 +18,7 @@ use smtt_model::state::{Executor, Meaning, MemoryHeld, Peak, State};
 
 use self::application::More;
 pub(super) use self::application::{Application, Key};
-pub(super) use self::naming::{Named, Naming, key_of};
+pub(super) use self::naming::{Named, Naming, QueryKeys, key_of};
 use super::KeyLimits;
 use super::counted::{Counter, Counts};
 use super::shares::max_min;
@@ -100,6 +100,7 @@ pub(super) struct Keys {
     window_ns: u64,
     applications: BTreeMap<ApplicationKey, Application>,
     executors: HashMap<u64, Seen>,
+    queries: QueryKeys,
     /// Keys that had to share `other`.
     pub(super) refused: Counter,
 }
@@ -112,6 +113,7 @@ impl Keys {
             window_ns: window_ns.max(1_000_000_000),
             applications: BTreeMap::new(),
             executors: HashMap::new(),
+            queries: QueryKeys::default(),
             refused: Counter::default(),
         }
     }
@@ -121,9 +123,9 @@ impl Keys {
         self.applications.iter()
     }
 
-    /// How the RDDs of an executor are named.
-    pub(super) fn naming<'a>(&self, executor: &'a Executor) -> Naming<'a> {
-        Naming::of(executor, self.by)
+    /// How the RDDs of the executor with this key are named.
+    pub(super) fn naming<'a>(&self, key: u64, executor: &'a Executor) -> Naming<'a> {
+        Naming::of(executor, key, self.by, &self.queries)
     }
 
     /// The application of an executor, and the key of one of its RDDs.
@@ -153,6 +155,7 @@ impl Keys {
         let state = &*state;
         let now_ns = state.now_ns();
         let mut there = BTreeSet::new();
+        let mut queries = std::mem::take(&mut self.queries);
         let mut growths: BTreeMap<ApplicationKey, Growth> = BTreeMap::new();
         for (key, executor) in state.executors() {
             let application = ApplicationKey::of(executor);
@@ -168,7 +171,8 @@ impl Keys {
                 growth.name.clone_from(&said.application_name);
             }
             let seen = self.executors.entry(*key).or_default();
-            let naming = Naming::of(executor, self.by);
+            let known = &mut self.queries;
+            let naming = Naming::updated(executor, *key, self.by, known, &mut queries);
             seen.count(executor, &naming, growth, &peaks, now_ns);
         }
         let known = state.executors();

@@ -30,14 +30,14 @@ impl Pages {
             page_bytes: 0,
             counts: state.resolve_counts().copied(),
         };
-        for executor in state.executors().values() {
+        for (id, executor) in state.executors() {
             if executor.memory.last_examined.time_ns == 0 && executor.memory.accessed.is_empty() {
                 continue;
             }
             pages.page_bytes = pages
                 .page_bytes
                 .max(executor.memory.last_examined.page_bytes);
-            let naming = keys.naming(executor);
+            let naming = keys.naming(*id, executor);
             for (rdd, figures) in by_rdd(executor, state.now_ns()) {
                 let key = keys.which(executor, &naming, rdd);
                 pages.keys.entry(key).or_default().merge(&figures);

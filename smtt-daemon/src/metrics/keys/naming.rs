@@ -1,6 +1,7 @@
 //! The text of an RDD's key: its name, or what `[metrics] rdds_by` names in place of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use smtt_model::attribute::RddKey;
 use smtt_model::rows::{GroupBy, queries_of, without_stage};
@@ -19,21 +20,98 @@ pub(in crate::metrics) enum Named {
     NotYet(String),
 }
 
+/// Bytes of the texts that [`QueryKeys`] holds. A query beyond them is normalised at each update.
+const QUERY_BYTES: usize = 4 << 20;
+
+/// A query's description and its key.
+type Known = (String, Arc<str>);
+
+/// Keys of the queries that executors have: a description is normalised when it is first seen.
+#[derive(Debug, Default)]
+pub(in crate::metrics) struct QueryKeys {
+    /// By executor and SQL execution.
+    known: HashMap<(u64, u64), Known>,
+    /// Bytes of the texts.
+    bytes: usize,
+}
+
+impl QueryKeys {
+    /// The key of a query; made where it is not known.
+    fn get(&self, of: (u64, u64), description: &str) -> Arc<str> {
+        let known = self.known.get(&of);
+        let known = known.filter(|(text, _)| text == description);
+        known.map_or_else(|| made(description), |(_, key)| Arc::clone(key))
+    }
+
+    /// The same, and the key is known from now on. It is taken over from `before`, so that queries that are in no
+    /// executor any more are let go.
+    fn take(&mut self, before: &mut Self, of: (u64, u64), description: &str) -> Arc<str> {
+        if let Some((text, key)) = self.known.get(&of) {
+            return match text == description {
+                true => Arc::clone(key),
+                // Stages of one SQL execution with several descriptions.
+                false => made(description),
+            };
+        }
+        let known = before.known.remove(&of);
+        let known = known.filter(|(text, _)| text == description);
+        let known = known.unwrap_or_else(|| (description.to_owned(), made(description)));
+        let key = Arc::clone(&known.1);
+        let bytes = known.0.len() + known.1.len() + size_of::<(u64, u64, Known)>();
+        if self.bytes + bytes <= QUERY_BYTES {
+            self.bytes += bytes;
+            self.known.insert(of, known);
+        }
+        key
+    }
+}
+
+fn made(description: &str) -> Arc<str> {
+    cut(&query_key(description)).into()
+}
+
 /// How the RDDs of an executor are named.
 #[derive(Debug)]
 pub(in crate::metrics) struct Naming<'a> {
     executor: &'a Executor,
     by: GroupBy,
-    /// SQL execution of each RDD, where it matters.
-    queries: BTreeMap<RddKey, (u64, &'a str)>,
+    /// Key of each RDD's SQL execution, where it matters.
+    queries: BTreeMap<RddKey, Arc<str>>,
     /// RDDs whose SQL execution is not known yet.
     without_stage: BTreeSet<RddKey>,
 }
 
 impl<'a> Naming<'a> {
-    pub(in crate::metrics) fn of(executor: &'a Executor, by: GroupBy) -> Self {
+    /// By the keys that are known.
+    pub(in crate::metrics) fn of(
+        executor: &'a Executor,
+        key: u64,
+        by: GroupBy,
+        known: &QueryKeys,
+    ) -> Self {
+        Self::with(executor, by, |id, text| known.get((key, id), text))
+    }
+
+    /// The same, and takes over what is known of queries that are still there.
+    pub(in crate::metrics) fn updated(
+        executor: &'a Executor,
+        key: u64,
+        by: GroupBy,
+        known: &mut QueryKeys,
+        before: &mut QueryKeys,
+    ) -> Self {
+        Self::with(executor, by, |id, text| known.take(before, (key, id), text))
+    }
+
+    fn with(
+        executor: &'a Executor,
+        by: GroupBy,
+        mut key: impl FnMut(u64, &str) -> Arc<str>,
+    ) -> Self {
         let (queries, without_stage) = if by == GroupBy::Query {
-            (queries_of(executor), without_stage(executor))
+            let queries = queries_of(executor).into_iter();
+            let keys = queries.map(|(rdd, (id, text))| (rdd, key(id, text)));
+            (keys.collect(), without_stage(executor))
         } else {
             (BTreeMap::new(), BTreeSet::new())
         };
@@ -47,9 +125,9 @@ impl<'a> Naming<'a> {
 
     /// The key of an RDD. Until the RDD is described, and by query until one of its stages is, it is not known.
     pub(in crate::metrics) fn key(&self, rdd: RddKey) -> Named {
-        let query = self.queries.get(&rdd).map(|(_, text)| *text);
-        if let Some(query) = query.map(query_key).filter(|query| !query.is_empty()) {
-            return Named::As(cut(&query));
+        let query = self.queries.get(&rdd);
+        if let Some(query) = query.filter(|query| !query.is_empty()) {
+            return Named::As(query.to_string());
         }
         let row = self.executor.rdds.get(&rdd);
         let Some(said) = row.and_then(|row| row.described.as_ref()) else {
@@ -90,6 +168,8 @@ pub(in crate::metrics) fn key_of(by: GroupBy, name: &str, call_site: &str, node:
 /// A query's description as a key: white space is one blank, and literals are `?` but in a call site, so that runs with other
 /// values are one key, and no value of a user's data is in a label.
 fn query_key(description: &str) -> String {
+    #[cfg(test)]
+    tests::MADE.with(|made| made.set(made.get() + 1));
     let words: Vec<&str> = description.split_whitespace().collect();
     let text = words.join(" ");
     // `cache at Jobs.scala:7`.
@@ -152,8 +232,44 @@ fn without_literals(sql: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// Descriptions that this thread has normalised.
+        pub(in super::super) static MADE: Cell<u64> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn keys_of_queries_are_made_once_bounded_and_let_go() {
+        let (mut before, mut known) = (QueryKeys::default(), QueryKeys::default());
+        let start = MADE.get();
+        for _ in 0..3 {
+            let key = known.take(&mut before, (1, 7), "SELECT 1");
+            assert_eq!(&*key, "SELECT ?");
+            assert_eq!(&*known.get((1, 7), "SELECT 1"), "SELECT ?");
+        }
+        assert_eq!(MADE.get() - start, 1);
+        // The id says nothing about another executor, and the text counts.
+        assert_eq!(&*known.get((2, 7), "SELECT a"), "SELECT a");
+        assert_eq!(&*known.get((1, 7), "SELECT b"), "SELECT b");
+        assert_eq!(&*known.take(&mut before, (1, 7), "SELECT c"), "SELECT c");
+        assert_eq!(MADE.get() - start, 4);
+        let mut next = QueryKeys::default();
+        next.take(&mut known, (1, 8), "SELECT 2");
+        next.take(&mut known, (1, 7), "SELECT 1");
+        assert_eq!(MADE.get() - start, 5, "one was known");
+        let mut last = QueryKeys::default();
+        last.take(&mut next, (1, 8), "SELECT 2");
+        assert_eq!(last.known.len(), 1, "what no executor has is let go");
+        let long = "x".repeat(1 << 20);
+        for id in 0..9 {
+            last.take(&mut next, (3, id), &long);
+        }
+        assert!(last.bytes <= QUERY_BYTES && last.known.len() < 9);
+    }
 
     #[test]
     fn literals_of_sql_are_no_part_of_a_key() {

@@ -208,6 +208,13 @@ fn a_hundred_runs_of_a_query_are_one_key_and_its_twenty_rdds_too() {
     let text = scrape(&shared, Reader::Scraper);
     let expected = seen(&[(query, 6000), ("ranks", 4), ("links", 5)]);
     assert_eq!(keys(&text, 1000), expected);
+    // A query that was seen is not normalised again, however many RDDs it has.
+    let made = naming::tests::MADE.get();
+    for _ in 0..3 {
+        shared.exporter.account(&shared);
+        let _ = scrape(&shared, Reader::Scraper);
+    }
+    assert_eq!(naming::tests::MADE.get() - made, 0);
     // Labels are those of the first run: no id of a run is in them.
     let labels = text.lines().filter(|line| line.contains("SELECT"));
     let labels: BTreeSet<&str> = labels
