@@ -240,16 +240,8 @@ impl Watcher {
             return;
         }
         let living = living.iter().map(|executor| (executor.key, executor.user));
-        let mut of_users: BTreeMap<u32, VecDeque<InList>> = BTreeMap::new();
-        for report in self.in_advance.left() {
-            let of_user = of_users.entry(report.row.who.uid.unwrap_or_default());
-            let report = Box::new(report.clone());
-            of_user.or_default().push_back(InList::Left(report));
-        }
-        for (key, user) in unreported.into_iter().chain(living) {
-            let of_user = of_users.entry(user);
-            of_user.or_default().push_back(InList::Own(key));
-        }
+        let own = unreported.into_iter().chain(living);
+        let of_users = lists(shared, self.in_advance.left(), own);
         let (now_ns, now_unix_ms) = (now_boot_ns(), now_unix_ns() / 1_000_000);
         let make = |one| match one {
             InList::Left(report) => Some(*report),
@@ -303,6 +295,25 @@ impl Watcher {
             case.outside.crash_report = found.into_iter().next().and_then(|(_, path)| path);
         }
     }
+}
+
+/// Those that may have a report in advance, by the user whose share they use.
+fn lists<'a>(
+    shared: &Shared,
+    left: impl Iterator<Item = &'a Report>,
+    own: impl Iterator<Item = (u64, u32)>,
+) -> BTreeMap<u32, VecDeque<InList>> {
+    let mut of_users: BTreeMap<u32, VecDeque<InList>> = BTreeMap::new();
+    for report in left {
+        let share = shared.state().share_of(report.row.who.uid);
+        let of_user = of_users.entry(share.unwrap_or_default()).or_default();
+        of_user.push_back(InList::Left(Box::new(report.clone())));
+    }
+    for (key, share) in own {
+        let of_user = of_users.entry(share).or_default();
+        of_user.push_back(InList::Own(key));
+    }
+    of_users
 }
 
 /// Live executors that have sent a fact.

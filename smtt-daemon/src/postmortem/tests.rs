@@ -158,3 +158,26 @@ fn names_of_any_length_do_not_make_the_list_long() {
     let list = keeper.list(&two);
     assert_eq!((list.rows.len(), list.left_out), (2, 0));
 }
+
+#[test]
+fn executors_of_subordinate_users_have_the_turns_of_their_owner_also_after_a_restart() {
+    let info = crate::shared::DaemonInfo {
+        version: String::new(),
+        kernel_side: String::new(),
+        telemetry_path: String::new(),
+        metrics: crate::metrics::MetricsSettings::at_once(0),
+        doctor: Vec::new,
+    };
+    let shared = Shared::new(info, smtt_model::state::Limits::default());
+    let (ids, _) = smtt_model::subordinate::SubordinateIds::parse("7:100000:65536", |_| None);
+    shared.state().set_subordinate_ids(Arc::new(ids));
+    let left = [7, 100_001, 100_002, 8].map(|uid| {
+        let mut report = report(u64::from(uid));
+        report.row.who.uid = Some(uid);
+        report
+    });
+    // An executor that this daemon knows has its share already.
+    let lists = lists(&shared, left.iter(), [(1, 7)].into_iter());
+    let numbers: Vec<(u32, usize)> = lists.iter().map(|(user, all)| (*user, all.len())).collect();
+    assert_eq!(numbers, [(7, 4), (8, 1)]);
+}
