@@ -85,6 +85,7 @@ fn view(
         let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;
         let stages = shared.state().stages_in_short(&filter);
         let faults = shared.state().attributed_faults(&filter);
+        shared.state().add_ended_tasks(&filter, &mut view.tasks);
         view.faults.extend(faults);
         view.rdds.extend(rdds);
         view.pages.extend(pages);

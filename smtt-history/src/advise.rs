@@ -8,7 +8,6 @@
 pub mod read;
 mod reasons;
 mod shuffle;
-pub mod simulate;
 #[cfg(test)]
 mod tests;
 pub mod text;
@@ -18,6 +17,9 @@ pub mod workers;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+pub use smtt_model::advise::simulate;
+/// Seconds that a finding must be expected to save, and the same as a share of the time that the application's stages took.
+pub use smtt_model::advise::tasks::{LEAST_SECONDS, LEAST_SHARE};
 use smtt_model::advise::{Saving, Severity};
 use smtt_store::read::ParquetError;
 
@@ -25,10 +27,6 @@ use self::read::{Attempt, Log};
 use self::workers::{Figures, OfWorker};
 use crate::open::App;
 
-/// Seconds that a finding must be expected to save.
-pub const LEAST_SECONDS: f64 = 1.0;
-/// The same as a share of the time that the application's stages took.
-pub const LEAST_SHARE: f64 = 0.03;
 /// Stages that a finding names.
 const NAMED: usize = 20;
 

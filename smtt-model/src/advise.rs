@@ -8,7 +8,10 @@ mod cache;
 mod nodes;
 mod pages;
 mod saving;
+pub mod simulate;
+mod stages;
 pub mod surroundings;
+pub mod tasks;
 mod work;
 
 #[cfg(test)]
@@ -22,6 +25,7 @@ use surroundings::Surroundings;
 
 use crate::rows::{
     EarlierRun, ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow,
+    TasksByStage,
 };
 use crate::sort::small::{Gather as _, sort_by};
 use crate::state::{FaultFigures, Measured};
@@ -85,6 +89,15 @@ pub struct Subject {
     /// Plan node or operation that made the RDD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// Id of the stage, where the finding is about one; of several stages of one name that where it costs most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage_id: Option<u32>,
+    /// Attempt of the stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage_attempt: Option<u32>,
+    /// Name of the stage, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage_name: Option<String>,
 }
 
 /// One number that supports a finding.
@@ -137,8 +150,8 @@ pub struct Finding {
     /// Cost of the finding.
     pub cost: Cost,
     /// Seconds of the executors' threads on this worker that the remedy would save. Threads run at the same time, so the
-    /// application's time becomes shorter by a part of them. Absent where the finding is about memory, or where its time
-    /// was not measured.
+    /// application's time becomes shorter by a part of them. Of `skew` the seconds by which the stage's tasks on this worker
+    /// end earlier. Absent where the finding is about memory, or where its time was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saving: Option<Saving>,
     /// How the saving was computed, or why it is not in seconds.
@@ -246,6 +259,8 @@ pub struct View {
     pub pages: Vec<PagesRow>,
     /// Stages of the application, per executor.
     pub stages: Vec<StageRow>,
+    /// Ended tasks by stage attempt, over the executors.
+    pub tasks: TasksByStage,
     /// What is measured on this machine.
     pub measured: Measured,
     /// Why page walks have no ratios; empty where they have ratios.
@@ -272,6 +287,7 @@ impl Rdd<'_> {
             rdd_name: row.and_then(|row| row.name.clone()),
             call_site: self.call_site().map(str::to_owned),
             node: self.node().map(str::to_owned),
+            ..Subject::default()
         }
     }
 }
@@ -424,6 +440,8 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
         cache::never_read(view),
         cache::evicted_and_stored_again(view),
         work::spilling(view),
+        stages::fetch_wait(view),
+        stages::skew(view),
         work::major_faults(view, around),
         work::first_touch(view, around),
         pages::without_memory(view),

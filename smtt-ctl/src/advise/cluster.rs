@@ -59,7 +59,7 @@ fn is_above(left: &Finding, right: &Finding) -> bool {
     left.cmp(&right).then(by.total_cmp(&than)).is_gt()
 }
 
-/// Findings of the same rule about the same RDD, the most expensive first.
+/// Findings of the same rule about the same RDD, or stages of the same name, the most expensive first.
 pub(crate) fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>> {
     let mut groups: BTreeMap<_, Group<'a>> = BTreeMap::new();
     for of_worker in of_workers {
@@ -69,6 +69,7 @@ pub(crate) fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>>
                 &finding.id,
                 finding.subject.rdd_id,
                 &finding.subject.rdd_name,
+                &finding.subject.stage_name,
             );
             let group = groups.entry(key).or_insert_with(|| Group {
                 finding,

@@ -106,7 +106,7 @@ metrics! {
     FINDING "smtt_finding" Gauge &["rule", "severity", "application_id", "application_name", "user", "rdd"],
         "Findings of smtt-ctl advise with these labels (docs/ADVICE.md) that can still be acted on; rdd is empty where the finding is about no single RDD", "nothing was found, no executor of the application lives on this worker any more, or the unread blocks (never_read) are gone";
     FINDING_SAVING "smtt_finding_saving_seconds" Gauge &["rule", "severity", "application_id", "application_name", "user", "rdd", "end"],
-        "Seconds of the executors' threads on this worker that the remedies of these findings would save: expected, and the low and high end of their interval", "as smtt_finding, or the findings have no seconds";
+        "Seconds of the executors' threads on this worker that the remedies of these findings would save (skew: by which the tasks of the stages end earlier): expected, and the low and high end of their interval", "as smtt_finding, or the findings have no seconds";
     RDD_FAULTS "smtt_rdd_page_faults_total" Counter RDD_ACCESS_LABELS,
         "Page faults in contexts that name the RDD: of loads (read), of stores (write), or from a hook that cannot distinguish them (unknown)", "no fault of that access was counted";
     RDD_MAJOR "smtt_rdd_major_page_faults_total" Counter RDD_LABELS,

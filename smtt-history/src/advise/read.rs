@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use serde_json::Value;
+pub use smtt_model::advise::tasks::{median, quantile};
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
@@ -112,21 +113,6 @@ pub struct Log {
     /// What workers saw of the tasks.
     pub workers: Figures,
     is_sql: bool,
-}
-
-/// Median; 0 of none.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    quantile(values, 0.5)
-}
-
-/// The value below which a share of the values lie; 0 of none.
-pub fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
-    let mut all: Vec<f64> = values.collect();
-    if all.is_empty() {
-        return 0.0;
-    }
-    let at = ((all.len() - 1) as f64 * share).round() as usize;
-    *all.select_nth_unstable_by(at, f64::total_cmp).1
 }
 
 impl Log {

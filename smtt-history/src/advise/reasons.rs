@@ -1,15 +1,15 @@
 //! Tasks that take much longer than the others of their stage, with the reason that explains most of it.
 
+use smtt_model::advise::tasks::{
+    self, ENOUGH, EXPLAINS, SHARED, SIZE_DISPROOF, SKEW_JOIN, SKEW_JOIN_BYTES, Work,
+};
+
 use super::read::{Attempt, Log, Task, median, quantile};
 use super::shuffle::more_in_flight;
 use super::simulate::length;
-use super::work::{NOISE, SHARED, bytes, ms, number, pace, setting, share, slowest};
+use super::work::{NOISE, bytes, ms, number, pace, setting, share, slowest};
 use super::{Finding, Saving, Setting};
 
-/// Tasks that a stage needs.
-const TASKS: usize = 8;
-/// Share of the excess that a reason must explain.
-const EXPLAINS: f64 = 0.5;
 /// Milliseconds without a task from which a core waited for data that are near it. The driver needs less to launch a task.
 const HELD: f64 = 100.0;
 
@@ -68,7 +68,7 @@ impl Usual {
         let all = || attempt.tasks.iter();
         let pace = pace(attempt);
         let (near, far): (Vec<&Task>, Vec<&Task>) = all().partition(|task| task.is_local);
-        let away = if near.len() >= TASKS && far.len() >= 2 {
+        let away = if near.len() >= ENOUGH && far.len() >= 2 {
             let of = |tasks: &[&Task]| median(tasks.iter().map(|task| pace(task)));
             Some(of(&near))
                 .filter(|near| *near > 0.0)
@@ -98,7 +98,7 @@ impl Usual {
 
     /// The same rule as on the time line: one and a half times the median, and 100 ms.
     fn is_exceeded(&self, task: &Task) -> bool {
-        task.duration > 1.5 * self.duration && task.duration >= self.duration + 100.0
+        tasks::is_late(task.duration, self.duration)
     }
 
     fn excess(&self, task: &Task) -> f64 {
@@ -108,8 +108,7 @@ impl Usual {
     /// Milliseconds of the excess that a reason explains.
     fn explained(&self, task: &Task, reason: Reason) -> f64 {
         let part = match reason {
-            Reason::Size if self.bytes > 0.0 => self.duration * (task.bytes / self.bytes - 1.0),
-            Reason::Size => 0.0,
+            Reason::Size => tasks::by_size(self.duration, self.bytes, task.bytes),
             Reason::Gc => task.gc - self.gc,
             Reason::Fetch => task.fetch - self.fetch,
             Reason::Around => task.around - self.around,
@@ -127,7 +126,7 @@ impl Usual {
 }
 
 pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
-    if attempt.tasks.len() < TASKS {
+    if attempt.tasks.len() < ENOUGH {
         return None;
     }
     let usual = Usual::of(attempt);
@@ -136,8 +135,7 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
         .iter()
         .filter(|task| usual.is_exceeded(task))
         .collect();
-    // Where half of the tasks are late, the median is not what is usual.
-    if late.is_empty() || late.len() * 4 > attempt.tasks.len() {
+    if !tasks::are_few(late.len(), attempt.tasks.len()) {
         return None;
     }
     let excess: f64 = late.iter().map(|task| usual.excess(task)).sum();
@@ -281,32 +279,22 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
     };
     match reason {
         Some(Reason::Size) => {
-            // Cut into so many parts, each with the time around it.
-            let parts = |task: &Task| {
-                (task.bytes / usual.bytes.max(1.0))
-                    .ceil()
-                    .clamp(1.0, 1000.0) as usize
-            };
-            let with = |most: usize, longer: f64| {
-                let after = attempt.tasks.iter().flat_map(move |task| {
-                    let count = if usual.is_exceeded(task) {
-                        parts(task).min(most)
+            let work: Vec<Work> = attempt
+                .tasks
+                .iter()
+                .map(|task| Work {
+                    run: task.run,
+                    around: task.around,
+                    parts: if usual.is_exceeded(task) {
+                        tasks::parts(task.bytes, usual.bytes)
                     } else {
                         1
-                    };
-                    // A part takes as long as a task of its size: the long task may have been fast because it was alone
-                    // in the end. Its parts are not.
-                    let least = usual.run.min(task.run);
-                    let longer = if count > 1 { longer } else { 1.0 };
-                    let one = (longer * task.run / count as f64).max(least) + task.around;
-                    std::iter::repeat_n(one, count)
-                });
-                attempt.saved_by(after, attempt.slots)
-            };
-            let even = attempt.sum(|task| task.duration) / attempt.slots as f64;
-            let best =
-                (length(attempt.durations(), attempt.slots) - even.max(usual.duration)) / 1000.0;
-            attempt.saving(with(2, SHARED.1), with(usize::MAX, SHARED.0), best)
+                    },
+                })
+                .collect();
+            let saved = tasks::saved_by_cutting(&work, usual.duration, usual.run, attempt.slots);
+            let [two, all, even] = saved.map(|ms| ms / 1000.0);
+            attempt.saving(two, all, even)
         }
         Some(reason) => attempt.saving(
             without(0.5, 0.0, reason),
@@ -344,7 +332,7 @@ fn words(
                  in use; cut in two and {} times as long for the lower end; perfectly even work for the upper one{NOISE}",
                 SHARED.0, SHARED.1
             ),
-            "the long tasks have the same number of records and keys as the others: then what they do with them is slow",
+            SIZE_DISPROOF,
         ),
         Some(_) => (
             format!(
@@ -365,12 +353,9 @@ fn words(
     let times = (longest.bytes / usual.bytes.max(1.0)).ceil();
     finding.settings = match reason {
         Some(Reason::Size) => vec![
+            setting(&format!("for joins in SQL: {SKEW_JOIN}"), "true"),
             setting(
-                "for joins in SQL: spark.sql.adaptive.skewJoin.enabled",
-                "true",
-            ),
-            setting(
-                "for joins in SQL: spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes",
+                &format!("for joins in SQL: {SKEW_JOIN_BYTES}"),
                 format!("{} (twice the median)", bytes(2.0 * usual.bytes)),
             ),
             setting(

@@ -1,17 +1,14 @@
 //! Rules about shuffles: tasks that spill, and tasks that wait for blocks. Where workers wrote about the tasks, with the time
 //! of spills and merges and the hosts that sent the blocks.
 
+use smtt_model::advise::tasks::{
+    self, ENOUGH, FETCH_DISPROOF, FETCH_SHARE, IN_FLIGHT, IN_FLIGHT_UNKNOWN, NAMED, Sender,
+};
+
 use super::read::{Attempt, Log, Task, median, quantile};
-use super::work::{ENOUGH, NOISE, SLOW, by_host, bytes, ms, number, setting, share};
+use super::work::{NOISE, by_host, bytes, ms, number, setting, share};
 use super::workers::Seen;
 use super::{Finding, Saving, Setting};
-
-/// Share of the run time from which waiting for fetches is a finding.
-const FETCH_SHARE: f64 = 0.1;
-/// Hosts that a finding names.
-const NAMED: usize = 5;
-/// Share of the wait from which one host is the cause, if others send as well.
-const MOST: f64 = 0.5;
 
 /// Time of spills and merges, as workers saw it.
 struct Written {
@@ -187,14 +184,6 @@ fn behind_maps(attempt: &Attempt) -> Option<f64> {
     Some(attempt.sum(|task| (until - task.launch as f64).clamp(0.0, task.fetch)))
 }
 
-/// A host that sent blocks.
-#[derive(Clone, Debug, Default)]
-struct Sender {
-    host: String,
-    wait: f64,
-    bytes: f64,
-}
-
 /// Hosts that sent blocks to an attempt's tasks, by the time that these waited for them.
 fn senders(log: &Log, attempt: &Attempt) -> Vec<Sender> {
     let hosts = log.workers.hosts.iter();
@@ -223,22 +212,15 @@ fn senders(log: &Log, attempt: &Attempt) -> Vec<Sender> {
 
 /// The host that most of the wait is for, if a byte of it costs more wait than one of the others: what to change there.
 fn slow_sender(senders: &[Sender], waited: f64) -> Option<Setting> {
-    let (first, others) = senders.split_first()?;
-    let sum = |of: fn(&Sender) -> f64| others.iter().map(of).sum::<f64>();
-    let per_mib = |wait: f64, bytes: f64| wait / (bytes / f64::from(1 << 20)).max(1.0);
-    let own = per_mib(first.wait, first.bytes);
-    let rest = per_mib(sum(|it| it.wait), sum(|it| it.bytes));
-    let is_cause = first.wait >= MOST * waited && !others.is_empty() && own >= SLOW * rest;
-    is_cause.then(|| {
-        setting(
-            &format!("the host {}", first.host),
-            format!(
-                "see what limits its disks and network: tasks wait {} for each MiB of its blocks, {} for one of the others'",
-                ms(own),
-                ms(rest)
-            ),
-        )
-    })
+    let (first, own, rest) = tasks::slow_sender(senders, waited)?;
+    Some(setting(
+        &format!("the host {}", first.host),
+        format!(
+            "see what limits its disks and network: tasks wait {} for each MiB of its blocks, {} for one of the others'",
+            ms(own),
+            ms(rest)
+        ),
+    ))
 }
 
 pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
@@ -246,10 +228,9 @@ pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
     if attempt.tasks.len() < ENOUGH || wait < FETCH_SHARE * run {
         return None;
     }
-    // The wait per byte that a tenth of the tasks reached can be reached by all.
-    let per_byte = |task: &Task| task.fetch / task.bytes.max(1.0);
-    let best = quantile(attempt.tasks.iter().map(per_byte), 0.1);
-    let low = attempt.saved(|task| task.duration - (task.fetch - best * task.bytes).max(0.0));
+    let best = tasks::best_wait(attempt.tasks.iter().map(|task| (task.fetch, task.bytes)));
+    let low =
+        attempt.saved(|task| task.duration - tasks::wait_beyond(best, task.fetch, task.bytes));
     let high = attempt.saved(|task| task.duration - task.fetch);
     let saving = attempt.saving(low, f64::midpoint(low, high), high);
     let title = format!(
@@ -261,8 +242,7 @@ pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
         "the stage's tasks run again on {} cores: with the wait per byte that the best tenth of them had, and without any wait{NOISE}",
         attempt.slots
     );
-    "a run with the setting in which the wait per byte is the same: then disks or the network are at their limit"
-        .clone_into(&mut finding.disproof);
+    FETCH_DISPROOF.clone_into(&mut finding.disproof);
     finding.numbers = vec![
         number("waiting for fetches", ms(wait)),
         number("read", bytes(attempt.sum(|task| task.bytes))),
@@ -311,21 +291,12 @@ pub(super) fn fetch_wait(log: &Log, attempt: &Attempt) -> Option<Finding> {
 
 /// More requests at a time. By how much cannot be had: what a request waits for on the other side was not measured.
 pub(super) fn more_in_flight(log: &Log) -> [Setting; 2] {
-    let more = |name: &str, usual: &str| {
+    IN_FLIGHT.map(|(name, usual)| {
         let now = log
             .property(name)
             .map_or_else(|| format!("{usual}, Spark's default"), str::to_owned);
-        setting(
-            name,
-            format!(
-                "more than now ({now}); how much more is not known: neither the network's delay nor its rate was measured"
-            ),
-        )
-    };
-    [
-        more("spark.reducer.maxSizeInFlight", "48m"),
-        more("spark.shuffle.io.numConnectionsPerPeer", "1"),
-    ]
+        setting(name, format!("more than now ({now}); {IN_FLIGHT_UNKNOWN}"))
+    })
 }
 
 /// The hosts on which tasks wait most and least.

@@ -6,11 +6,8 @@ use super::read::{Attempt, Log, Task, median, quantile};
 use super::simulate::length;
 use super::{Finding, Number, Saving, Setting};
 use smtt_model::advise::Severity;
+use smtt_model::advise::tasks::{ENOUGH, SHARED, SLOW};
 
-/// Tasks that a figure of one kind of tasks needs.
-pub(super) const ENOUGH: usize = 8;
-/// How many times longer tasks of a slow host take, at least: the lower end of the interval.
-pub(super) const SLOW: f64 = 1.25;
 /// Share of the cores that have no task, from which they are idle.
 const IDLE_SHARE: f64 = 0.3;
 /// Share of a task's time that is spent around its run, and its length in milliseconds, for it to be small.
@@ -24,9 +21,6 @@ pub(super) const NOISE: &str =
     "; each end 5 % of the stage's time further, because two runs differ";
 /// Hosts that are held against the others, the slowest ones.
 const HOSTS: usize = 8;
-/// How many times longer work takes on cores that are all in use, which share caches, memory and often their units:
-/// expected, and at the lower end of the interval.
-pub(super) const SHARED: (f64, f64) = (1.1, 1.3);
 
 pub(super) fn share(value: f64) -> String {
     units::share(value)

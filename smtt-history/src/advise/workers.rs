@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use smtt_model::advise::ApplicationAdvice;
+use smtt_model::advise::tasks::{host_of, sender_of};
 use smtt_store::history::read::Reader;
 use smtt_store::history::workers::{FETCHES, FUNCTIONS, TASKS};
 use smtt_store::read::ParquetError;
@@ -25,8 +26,6 @@ const SENDERS: usize = 1000;
 const TEXT_BYTES: usize = 64 << 20;
 /// Hosts that have counts of their own; their names come from executors.
 const HOSTS: usize = 10_000;
-/// What the marker writes before the address of the sender, in the name of a wait.
-const FROM: &str = " from ";
 
 /// What a worker saw of one task. Times are in milliseconds, of the task's own thread and of spans of 1 ms or more.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -72,11 +71,6 @@ fn add(all: &mut Vec<(u32, f64)>, host: u32, value: f64) {
     } else if all.len() < SENDERS {
         all.push((host, value));
     }
-}
-
-/// The host of an address with a port.
-fn host_of(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
 impl Figures {
@@ -214,9 +208,7 @@ impl Figures {
             };
             let ms = own[at].unwrap_or_default().max(0) as f64 / 1e6;
             let name = names[at].as_deref().unwrap_or_default();
-            let from = name
-                .rsplit_once(FROM)
-                .map(|(_, address)| self.host(host_of(address)));
+            let from = sender_of(name).map(|host| self.host(host));
             let Some(seen) = self.task(id, run) else {
                 continue;
             };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 
 use serde_json::Value;
+use smtt_model::advise::tasks::is_late;
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
@@ -422,10 +423,8 @@ impl Reading {
         }
         for task in &mut self.tasks {
             let median = self.stages[task.stage as usize].median;
-            task.straggler = median.is_some_and(|median| {
-                let (median, duration) = (u64::from(median), u64::from(task.duration));
-                2 * duration > 3 * median && duration >= median + 100
-            });
+            task.straggler =
+                median.is_some_and(|median| is_late(f64::from(task.duration), f64::from(median)));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the rules: what is found above a threshold, not below, and what absent figures make of it.
 
 mod places;
+mod stages;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -157,9 +158,10 @@ fn lines(finding: &Finding) -> String {
 fn a_healthy_application_has_no_findings_and_every_rule_says_so() {
     let advice = advise(&view(), &around());
     assert_eq!(advice.findings, []);
-    // The executor's first minute is unknown: that one was not checked.
+    // The executor's first minute is unknown, and no task has ended: those were not checked.
     for check in &advice.checks {
-        let expected = if check.id == "first_touch" || check.id == "major_faults" {
+        let unknown = ["first_touch", "major_faults", "fetch_wait", "skew"];
+        let expected = if unknown.contains(&check.id.as_str()) {
             RuleOutcome::NotChecked
         } else {
             RuleOutcome::Nothing
@@ -493,6 +495,11 @@ fn the_document_lists_every_rule() {
             format!("{} blocks", cache::BACK_BLOCKS),
         ),
         ("spilling", format!("{:.0} %", work::SPILL_SHARE * 100.0)),
+        ("fetch_wait", format!("{:.0} %", tasks::FETCH_SHARE * 100.0)),
+        ("fetch_wait", format!("{} ended tasks", tasks::ENOUGH)),
+        ("skew", format!("{} ended tasks", tasks::ENOUGH)),
+        ("skew", format!("{} times the median", tasks::LATE.0)),
+        ("skew", format!("{} ms", tasks::LATE.1)),
         ("major_faults", crate::units::count(work::MAJOR_FAULTS)),
         (
             "major_faults",

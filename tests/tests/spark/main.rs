@@ -7,6 +7,7 @@
 mod accounts;
 mod addresses;
 mod advise;
+mod advise_stages;
 mod containers;
 mod deaths;
 mod execution;

@@ -1,0 +1,279 @@
+//! Rules about the tasks of a stage: waits for shuffle blocks, and skew.
+
+use super::*;
+use crate::rows::{EndedTask, StageTasks, TasksByStage};
+
+const MS: u64 = 1_000_000;
+
+/// A task of a partition that begins and ends at these milliseconds, reads so many MiB and as many records, and waits.
+fn task(partition: u32, from: u64, to: u64, mib: u64, wait_ms: u64) -> EndedTask {
+    EndedTask {
+        partition,
+        start_ns: from * MS,
+        end_ns: to * MS,
+        run_ms: Some(to - from),
+        collection_ms: Some(0),
+        bytes: Some(mib * MIB),
+        records: Some(mib),
+        fetch_wait_ns: Some(wait_ms * MS),
+    }
+}
+
+fn stage(id: u32, ended: Vec<EndedTask>) -> StageTasks {
+    StageTasks {
+        id,
+        name: Some("join at Job.scala:7".to_owned()),
+        tasks: Some(100),
+        executor_ids: ["0".to_owned()].into(),
+        ended,
+        ..StageTasks::default()
+    }
+}
+
+fn with(stages: Vec<StageTasks>) -> View {
+    let ended = stages.iter().flat_map(|it| &it.ended);
+    let times = ended.map(|it| it.end_ns - it.start_ns);
+    let mut view = view();
+    view.stages = vec![StageRow {
+        who: who(),
+        task_time_ns: times.sum(),
+        ..StageRow::default()
+    }];
+    view.tasks = TasksByStage::of(stages);
+    view
+}
+
+/// Two cores: tasks of a second, of which the last but one reads `mib` and takes `ms`.
+fn skewed(mib: u64, ms: u64) -> Vec<EndedTask> {
+    let mut tasks: Vec<EndedTask> = (0..14)
+        .map(|n| {
+            task(
+                n,
+                u64::from(n / 2) * 1000,
+                u64::from(n / 2 + 1) * 1000,
+                10,
+                0,
+            )
+        })
+        .collect();
+    tasks.push(task(31, 7000, 7000 + ms, mib, 0));
+    tasks.push(task(15, 7000, 8000, 10, 0));
+    tasks
+}
+
+fn number(finding: &Finding, what: &str) -> Option<Number> {
+    let mut numbers = finding.numbers.iter();
+    numbers
+        .find(|it| it.what == what)
+        .map(|it| it.value.clone())
+}
+
+#[test]
+fn a_task_that_reads_more_and_takes_longer_is_skew() {
+    let view = with(vec![stage(3, skewed(90, 9000))]);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "skew").expect("found");
+    assert_eq!(finding.severity, Severity::High);
+    assert_eq!(finding.subject.stage_id, Some(3));
+    assert_eq!(finding.subject.executor_ids, ["0"]);
+    for words in ["1 of 16 tasks of stage 3.0", "partition 31 9.0 times"] {
+        assert!(finding.title.contains(words), "{}", finding.title);
+    }
+    for (what, value) in [
+        ("partition of the longest of these tasks", 31),
+        ("its duration", 9000 * MS),
+        ("median duration", 1000 * MS),
+        ("bytes that it read", 90 * MIB),
+        ("bytes that the median task read", 10 * MIB),
+        ("beyond the median, of all late tasks", 8000 * MS),
+        ("tasks of the whole stage, on all workers", 100),
+    ] {
+        assert_eq!(number(finding, what), Some(Number::Whole(value)), "{what}");
+    }
+    // 8 of 24 s of task time.
+    let share = finding.cost.share.expect("a share");
+    assert!((share - 8.0 / 24.0).abs() < 1e-9, "{share}");
+    // The stage takes 16 s on two cores, 12 s with even work; other workers may take all parts.
+    let saving = finding.saving.expect("seconds");
+    assert!(
+        saving.low > 1.0 && saving.low <= saving.expected,
+        "{saving:?}"
+    );
+    assert!(
+        saving.expected < 4.0 && (saving.high - 8.0).abs() < 1e-9,
+        "{saving:?}"
+    );
+    assert!(
+        finding.computed.contains("on 2 cores"),
+        "{}",
+        finding.computed
+    );
+    let said = lines(finding);
+    assert!(
+        said.contains("spark.sql.adaptive.skewJoin.enabled  true")
+            && said.contains("skewedPartitionThresholdInBytes  20971520b"),
+        "{said}"
+    );
+    let why = &finding.remedies[1].why;
+    assert!(why.contains("salt") && why.contains("in 9 parts"), "{why}");
+    assert!(
+        finding
+            .not_measured
+            .iter()
+            .any(|it| it.contains("other workers"))
+    );
+}
+
+#[test]
+fn records_count_where_bytes_are_alike() {
+    let mut tasks = skewed(10, 9000);
+    tasks[14].records = Some(90);
+    let view = with(vec![stage(3, tasks)]);
+    let advice = advise(&view, &around());
+    let finding = found(&advice, "skew").expect("found");
+    assert_eq!(
+        number(finding, "records that it read"),
+        Some(Number::Whole(90))
+    );
+    assert!(!lines(finding).contains("ThresholdInBytes"), "{finding:?}");
+}
+
+#[test]
+fn healthy_stages_and_other_reasons_are_no_skew() {
+    let none = |what: &str, tasks: Vec<EndedTask>| {
+        let advice = advise(&with(vec![stage(3, tasks)]), &around());
+        assert_eq!(went(&advice, "skew"), RuleOutcome::Nothing, "{what}");
+    };
+    none("even", skewed(10, 1000));
+    none("reads more and is as fast", skewed(90, 1000));
+    none("long for another reason", skewed(10, 9000));
+    none("reads a little more", skewed(20, 9000));
+    let mut collected = skewed(90, 9000);
+    collected[14].bytes = Some(60 * MIB);
+    collected[14].records = Some(60);
+    collected[14].collection_ms = Some(7500);
+    none("collections explain more", collected);
+    let mut many = skewed(90, 9000);
+    for late in &mut many[..5] {
+        *late = task(late.partition, 0, 9000, 90, 0);
+    }
+    none("a third is long", many);
+    // A tenth of a second is not worth it.
+    let short = |it: EndedTask| EndedTask {
+        start_ns: it.start_ns / 10,
+        end_ns: it.end_ns / 10,
+        run_ms: it.run_ms.map(|ms| ms / 10),
+        ..it
+    };
+    none("short", skewed(90, 9000).into_iter().map(short).collect());
+    // Of a small stage beside large ones.
+    let mut view = with(vec![stage(3, skewed(90, 9000))]);
+    view.stages[0].task_time_ns = 1_000_000 * MS;
+    assert_eq!(
+        went(&advise(&view, &around()), "skew"),
+        RuleOutcome::Nothing
+    );
+}
+
+#[test]
+fn too_few_tasks_or_none_with_metrics_are_not_called_well() {
+    let few: Vec<EndedTask> = skewed(90, 9000).into_iter().skip(9).collect();
+    assert_eq!(few.len(), 7);
+    let without = skewed(90, 9000).into_iter().map(|it| EndedTask {
+        bytes: None,
+        fetch_wait_ns: None,
+        ..it
+    });
+    for tasks in [few, without.collect(), Vec::new()] {
+        let advice = advise(&with(vec![stage(3, tasks)]), &around());
+        for rule in ["skew", "fetch_wait"] {
+            assert_eq!(went(&advice, rule), RuleOutcome::NotChecked, "{rule}");
+        }
+    }
+}
+
+#[test]
+fn stages_of_one_name_are_one_finding() {
+    let stages = (3..40).map(|id| stage(id, skewed(90 - u64::from(id), 9000)));
+    let advice = advise(&with(stages.collect()), &around());
+    let all: Vec<_> = advice
+        .findings
+        .iter()
+        .filter(|it| it.id == "skew")
+        .collect();
+    assert_eq!(all.len(), 1);
+    let what = "stage attempts of this name with the finding; cost and saving are of all";
+    assert_eq!(number(all[0], what), Some(Number::Whole(37)));
+    assert_eq!(all[0].subject.stage_id, Some(3), "which reads most");
+    let saving = all[0].saving.expect("seconds");
+    assert!((saving.high - 37.0 * 8.0).abs() < 1e-6, "{saving:?}");
+}
+
+#[test]
+fn waits_for_fetches_are_found_by_their_share_and_name_the_slow_host() {
+    let tasks = |wait_ms: u64| -> Vec<EndedTask> {
+        let one = |n: u32| task(n, 0, 1000, 10, if n < 2 { 0 } else { wait_ms });
+        (0..10).map(one).collect()
+    };
+    let advice = advise(&with(vec![stage(3, tasks(100))]), &around());
+    assert_eq!(went(&advice, "fetch_wait"), RuleOutcome::Nothing, "8 %");
+    let slow =
+        stage(3, tasks(450)).with_senders(&[("fast", 400, 50 * MIB), ("slow", 3000, 50 * MIB)]);
+    let advice = advise(&with(vec![slow]), &around());
+    let finding = found(&advice, "fetch_wait").expect("found");
+    assert_eq!(finding.severity, Severity::High);
+    assert!(finding.title.contains("36.0 %"), "{}", finding.title);
+    assert!(
+        finding.title.ends_with("most for those of slow"),
+        "{}",
+        finding.title
+    );
+    for (what, value) in [
+        ("waiting for fetches", 3600 * MS),
+        ("time of these tasks", 10_000 * MS),
+        ("of the wait, for blocks of slow", 3000 * MS),
+    ] {
+        assert_eq!(number(finding, what), Some(Number::Whole(value)), "{what}");
+    }
+    // Two tasks wait for nothing: all of the wait may go.
+    let saving = finding.saving.expect("seconds");
+    assert!(
+        (saving.low - 3.6).abs() < 1e-9 && (saving.high - 3.6).abs() < 1e-9,
+        "{saving:?}"
+    );
+    let why: Vec<&str> = finding.remedies.iter().map(|it| it.why.as_str()).collect();
+    assert!(
+        why[0].contains("the host slow") && why[0].contains("60"),
+        "{why:?}"
+    );
+    assert!(why[1].contains("spark.reducer.maxSizeInFlight"), "{why:?}");
+    assert!(
+        finding.not_measured[1].contains("200"),
+        "200 ms have no host: {:?}",
+        finding.not_measured
+    );
+    // Where each host makes tasks wait alike, none is named as the cause.
+    let alike = stage(3, tasks(450)).with_senders(&[("a", 2000, 60 * MIB), ("b", 1500, 40 * MIB)]);
+    let advice = advise(&with(vec![alike]), &around());
+    let finding = found(&advice, "fetch_wait").expect("found");
+    assert_eq!(finding.remedies.len(), 1, "{:?}", finding.remedies);
+}
+
+/// A rule takes time that grows with the tasks, whatever sizes an executor claims.
+#[test]
+fn claimed_sizes_make_no_endless_work() {
+    let tasks = (0..40_000_u32).map(|n| {
+        let late = n % 5 == 0;
+        task(
+            n,
+            0,
+            if late { 3_600_000 } else { 1000 },
+            if late { 1 << 40 } else { 1 },
+            0,
+        )
+    });
+    let began = std::time::Instant::now();
+    let advice = advise(&with(vec![stage(3, tasks.collect())]), &around());
+    assert!(found(&advice, "skew").is_some());
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}
