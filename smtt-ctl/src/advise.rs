@@ -256,12 +256,8 @@ pub(super) fn cost(finding: &Finding) -> String {
 /// What the remedy of a finding saves, how that was computed, and what would disprove it, each with its name. An older
 /// daemon does not report it.
 pub(super) fn saving(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
-    let saving = finding.saving.map(|saving| saving.words());
     let told = [
-        (
-            "Expected saving",
-            saving.map(|seconds| format!("{seconds} of the executors' threads")),
-        ),
+        ("Expected saving", finding.saving_words()),
         ("Computed", Some(finding.computed.clone())),
         ("Disproved by", Some(finding.disproof.clone())),
     ];

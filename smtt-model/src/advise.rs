@@ -167,6 +167,17 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The expected saving in words.
+    #[must_use]
+    pub fn saving_words(&self) -> Option<String> {
+        let of = if self.id == stages::SKEW {
+            "until the stage's tasks on this worker have ended"
+        } else {
+            "of the executors' threads"
+        };
+        self.saving.map(|saving| format!("{} {of}", saving.words()))
+    }
+
     /// Whether its memory is given back already: blocks that were never read and are gone.
     #[must_use]
     pub fn is_past(&self) -> bool {

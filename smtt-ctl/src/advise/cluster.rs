@@ -219,6 +219,38 @@ mod tests {
     }
 
     #[test]
+    fn findings_about_stages_of_different_names_stay_apart() {
+        let skew = |name: &str, share: f64| Finding {
+            id: "skew".to_owned(),
+            subject: Subject {
+                stage_name: Some(name.to_owned()),
+                ..Subject::default()
+            },
+            ..finding(0, share)
+        };
+        let both = vec![skew("join", 0.3), skew("count", 0.2)];
+        let (one, other) = (
+            of("app-1", "w1", both),
+            of("app-1", "w2", vec![skew("join", 0.4)]),
+        );
+        let found: Vec<_> = groups(&[&one, &other])
+            .iter()
+            .map(|it| {
+                (
+                    it.finding.subject.stage_name.clone(),
+                    it.worker.to_owned(),
+                    it.workers.len(),
+                )
+            })
+            .collect();
+        let wanted = [("join", "w2", 2), ("count", "w1", 1)];
+        assert_eq!(
+            found,
+            wanted.map(|(name, worker, count)| (Some(name.to_owned()), worker.to_owned(), count))
+        );
+    }
+
+    #[test]
     fn a_finding_of_many_workers_stands_once() {
         let mut applications: Vec<ApplicationAdvice> = (0..20)
             .map(|n| {

@@ -101,10 +101,9 @@ pub fn value(number: &smtt_model::advise::Evidence) -> String {
 
 /// The seconds of a worker's finding, or why there are none.
 pub fn seconds(finding: &smtt_model::advise::Finding) -> String {
-    finding.saving.map_or_else(
-        || "not in seconds".to_owned(),
-        |saving| format!("{} of the executors' threads", saving.words()),
-    )
+    finding
+        .saving_words()
+        .unwrap_or_else(|| "not in seconds".to_owned())
 }
 
 /// What a worker found. Executors claim much of it.

@@ -109,7 +109,7 @@ fn of_workers(workers: &[OfWorker]) -> Markup {
         @if workers.is_empty() { p.empty { "No worker wrote findings about this application." } }
         @else if found(workers).next().is_none() { p.empty { "The workers found nothing." } }
         @else {
-            p { "Seconds are those of the executors' threads on one worker. Threads run at the same time, so the application becomes shorter by a part of them." }
+            p { "Seconds are those of the executors' threads on one worker. Threads run at the same time, so the application becomes shorter by a part of them. Those of skew are of the stage's tasks on that worker." }
             div.wide tabindex="0" role="region" aria-label="Findings of the workers" { table.data id="worker-findings" {
                 thead { tr { th.words { "Finding" } th.words { "Rule" } th.words { "Severity" } th.words { "Worker" } th { "Saves" } th { "At least" } th { "At most" } } }
                 tbody {

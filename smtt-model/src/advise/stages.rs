@@ -15,6 +15,8 @@ use super::{
 use crate::rows::{EndedTask, StageTasks};
 use crate::units;
 
+/// The rule of tasks that read more than the others.
+pub(super) const SKEW: &str = "skew";
 /// Parts of all late tasks of a stage attempt together: executors claim sizes.
 const ALL_PARTS: usize = 100_000;
 /// Rules that found nothing because no stage has enough tasks.
@@ -218,6 +220,15 @@ pub(super) fn fetch_wait(view: &View) -> Outcome {
             let what = format!("of the wait, for blocks of {}", it.host);
             whole(&what, ns(it.wait), "ns")
         }));
+        let mut not_measured = vec!["waits below 1 ms".to_owned()];
+        if wait - waited >= 1.0 {
+            not_measured.push(format!(
+                "from which host the blocks of {} of the wait came",
+                units::duration(ns(wait - waited))
+            ));
+        }
+        not_measured.push("how much of the wait was for a late map task".to_owned());
+        not_measured.push(stage.elsewhere(view));
         let finding = Finding {
             id: ID.to_owned(),
             title: format!(
@@ -238,15 +249,7 @@ pub(super) fn fetch_wait(view: &View) -> Outcome {
                 .to_owned(),
             disproof: FETCH_DISPROOF.to_owned(),
             remedies: faster_fetches(&senders, waited),
-            not_measured: vec![
-                "waits below 1 ms".to_owned(),
-                format!(
-                    "from which host the blocks of {} of the wait came",
-                    units::duration(ns(wait - waited))
-                ),
-                "how much of the wait was for a late map task".to_owned(),
-                stage.elsewhere(view),
-            ],
+            not_measured,
             ..Finding::default()
         };
         Some(About {
@@ -373,11 +376,10 @@ fn cut(ended: &[&EndedTask], sizes: &Sizes<'_>, usual: f64, longest: f64) -> (Sa
 
 /// Finds stages in which few tasks read far more than the others, and take longer for it.
 pub(super) fn skew(view: &View) -> Outcome {
-    const ID: &str = "skew";
     const LOOKS_FOR: &str =
         "tasks that read far more than the others of their stage, and take longer";
     let has_figures = |task: &EndedTask| task.bytes.is_some() && task.records.is_some();
-    outcome(ID, LOOKS_FOR, view, has_figures, |stage, ended| {
+    outcome(SKEW, LOOKS_FOR, view, has_figures, |stage, ended| {
         let usual = median(ended.iter().map(|it| it.duration()));
         let late: Vec<&EndedTask> = ended
             .iter()
@@ -435,7 +437,7 @@ pub(super) fn skew(view: &View) -> Outcome {
             numbers.push(count("tasks of the whole stage, on all workers", all));
         }
         let finding = Finding {
-            id: ID.to_owned(),
+            id: SKEW.to_owned(),
             title: format!(
                 "{} of {} tasks of {} on this worker take much longer than the others because they read more: that of \
                  partition {} {times:.1} times the median",

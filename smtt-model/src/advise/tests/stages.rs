@@ -108,6 +108,8 @@ fn a_task_that_reads_more_and_takes_longer_is_skew() {
         "{}",
         finding.computed
     );
+    let words = finding.saving_words().expect("seconds");
+    assert!(words.ends_with("until the stage's tasks on this worker have ended"));
     let said = lines(finding);
     assert!(
         said.contains("spark.sql.adaptive.skewJoin.enabled  true")
