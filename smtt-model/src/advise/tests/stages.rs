@@ -63,9 +63,7 @@ fn skewed(mib: u64, ms: u64) -> Vec<EndedTask> {
 
 fn number(finding: &Finding, what: &str) -> Option<Number> {
     let mut numbers = finding.numbers.iter();
-    numbers
-        .find(|it| it.what == what)
-        .map(|it| it.value.clone())
+    numbers.find(|it| it.what == what).map(|it| it.value)
 }
 
 #[test]
