@@ -22,3 +22,4 @@ pub mod text;
 pub mod time;
 pub mod units;
 pub mod verdict;
+pub mod yaml;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use smtt_model::yaml;
 
 use crate::suites::{self, Suites};
 
@@ -385,14 +386,8 @@ pub fn parse(text: &str, path: &Path) -> Result<WebConfig, ConfigError> {
     if text.lines().all(is_blank) {
         return Ok(WebConfig::default());
     }
-    let document: Document = serde_saphyr::from_str(text).map_err(|error| {
-        let line = error.location().map_or(1, |place| place.line());
-        let message = error.without_snippet().to_string();
-        wrong(
-            usize::try_from(line).unwrap_or(1),
-            message.lines().next().unwrap_or_default().to_owned(),
-        )
-    })?;
+    let document: Document =
+        yaml::from_str(text).map_err(|error| wrong(error.line, error.message))?;
     let place = |word: &str| {
         let has = |line: &str| {
             line.trim_start()

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use smtt_model::sort::small::Gather as _;
+use smtt_model::yaml;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
@@ -198,9 +199,7 @@ fn listed(path: &Path, tls: bool) -> Result<Vec<Worker>, Failure> {
                 &format!("no list of targets as Prometheus reads it: {error}"),
             )
         })?,
-        Some("yml" | "yaml") => serde_saphyr::from_str(&text).map_err(|error| {
-            let error = error.to_string();
-            let error = error.lines().next().unwrap_or_default();
+        Some("yml" | "yaml") => yaml::from_str(&text).map_err(|error| {
             wrong(
                 &spec,
                 &format!("no list of targets as Prometheus reads it: {error}"),

@@ -185,7 +185,8 @@ fn an_error_is_one_line_that_names_the_place() {
             "X-Frame-Options",
         ),
         ("basic_auth_users:\n  a: x\n  a: y\n".to_owned(), 3, "a"),
-        ("basic_auth_users: [\n".to_owned(), 1, "mapping"),
+        ("basic_auth_users: [\n".to_owned(), 1, "unclosed bracket"),
+        ("basic_auth_users: []\n".to_owned(), 1, "expected a map"),
     ] {
         let error = read(&text).expect_err(&text);
         let begin = format!("configuration /etc/web/web.yml, line {line}: ");

@@ -45,7 +45,7 @@ const WALLS: [Wall; 15] = [
     },
     Wall {
         folder: "smtt-web",
-        ours: &[],
+        ours: &["smtt-model"],
         others: Others::Not(&["procfs", "parquet", "object_store"]),
     },
     Wall {
