@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{ACCEPT, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
 use smtt_model::text::harmless;
 use smtt_model::units;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
@@ -296,10 +298,9 @@ impl Client {
         accept: &str,
     ) -> Result<(Response<Incoming>, Connection), ClientError> {
         let stream = self.connect().await?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        let (mut sender, connection) = Connection::begin(Box::new(stream))
             .await
             .map_err(|error| self.cut_off(&error))?;
-        let connection = Connection::run(connection);
         let request = Request::get(path_and_query)
             .header(HOST, "smtt")
             .header(ACCEPT, accept)
@@ -387,13 +388,30 @@ pub(crate) fn with_causes(error: &hyper::Error) -> String {
     text
 }
 
+/// A stream of any kind: HTTP is compiled once for all of them.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<Io: AsyncRead + AsyncWrite + Unpin + Send> Duplex for Io {}
+
+/// A stream to a daemon.
+pub(super) type Stream = Box<dyn Duplex>;
+
 /// A connection; closed on drop.
 #[derive(Debug)]
 pub(super) struct Connection(JoinHandle<()>);
 
 impl Connection {
+    /// Begins HTTP on a stream, in a task of its own.
+    ///
+    /// # Errors
+    /// When the stream is closed.
+    pub async fn begin(stream: Stream) -> hyper::Result<(SendRequest<Empty<Bytes>>, Self)> {
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        Ok((sender, Self::run(connection)))
+    }
+
     /// Runs a connection in a task of its own.
-    pub fn run<Done: Send>(connection: impl Future<Output = Done> + Send + 'static) -> Self {
+    fn run<Done: Send>(connection: impl Future<Output = Done> + Send + 'static) -> Self {
         Self(tokio::spawn(async move {
             // Errors of the connection appear in the response.
             let _ = connection.await;

@@ -171,6 +171,7 @@ pub async fn serve<L: Listener<Io: Peer>>(
                 greet(&io);
                 io.prepare(limits.kernel_bytes);
                 let meter = Arc::new(Meter::default());
+                let io = watched(io, limits, &meter);
                 let answered = answer(io, router.clone(), limits, tls.clone(), Arc::clone(&meter), stopped.clone());
                 places.push(Place { connection: running.spawn(answered), meter });
             }
@@ -184,23 +185,34 @@ pub async fn serve<L: Listener<Io: Peer>>(
     .await;
 }
 
+/// A stream of any kind: HTTP and TLS are compiled once for all of them.
+trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<Io: AsyncRead + AsyncWrite + Unpin + Send> Duplex for Io {}
+
+type Stream = Box<dyn Duplex>;
+
+/// A stream with the limits of its writes.
+fn watched<Io: Peer>(io: Io, limits: Limits, meter: &Arc<Meter>) -> Stream {
+    Box::new(Watched {
+        io,
+        limits,
+        meter: Arc::clone(meter),
+        stalled: None,
+        check: None,
+        unsent: None,
+    })
+}
+
 /// Serves one accepted connection, with a TLS handshake where the listener has a certificate.
-async fn answer<Io: Peer>(
-    io: Io,
+async fn answer(
+    io: Stream,
     router: Router,
     limits: Limits,
     tls: Option<Arc<Tls>>,
     meter: Arc<Meter>,
     stopped: watch::Receiver<()>,
 ) {
-    let io = Watched {
-        io,
-        limits,
-        meter: Arc::clone(&meter),
-        stalled: None,
-        check: None,
-        unsent: None,
-    };
     let answered = async {
         let Some(tls) = tls else {
             return carry(io, router, limits, meter, stopped).await;
@@ -209,7 +221,7 @@ async fn answer<Io: Peer>(
         // it makes room as any other silent connection.
         let handshake = tls.acceptor().accept(io);
         match timeout(limits.head, handshake).await {
-            Ok(Ok(stream)) => carry(stream, router, limits, meter, stopped).await,
+            Ok(Ok(stream)) => carry(Box::new(stream), router, limits, meter, stopped).await,
             Ok(Err(error)) => tracing::debug!(%error, "a connection is closed: no TLS"),
             Err(_) => tracing::debug!("a connection is closed: its handshake takes too long"),
         }
@@ -226,7 +238,7 @@ async fn answer<Io: Peer>(
 
 /// Serves the requests of one stream, plain or decrypted.
 async fn carry(
-    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    io: Stream,
     router: Router,
     limits: Limits,
     meter: Arc<Meter>,

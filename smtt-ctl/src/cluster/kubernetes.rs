@@ -175,7 +175,7 @@ pub async fn workers(service: &str, args: &ClusterArgs) -> Result<Vec<Worker>, S
 /// One part of the list.
 async fn part(access: &Access, api: &Worker, path_and_query: &str) -> Result<Slices, String> {
     let mut bytes = Vec::new();
-    let take = |more: &[u8]| {
+    let mut take = |more: &[u8]| {
         bytes.extend_from_slice(more);
         match bytes.len() {
             0..=ANSWER_MAX => Ok(()),
@@ -186,7 +186,7 @@ async fn part(access: &Access, api: &Worker, path_and_query: &str) -> Result<Sli
         path_and_query,
         id: None,
     };
-    let answer = access.get(api, question, take).await;
+    let answer = access.get(api, question, &mut take).await;
     answer.map_err(|trouble| match trouble.to_string() {
         said if said.contains("(401)") => {
             "the API refuses the token of the service account (401)".to_owned()

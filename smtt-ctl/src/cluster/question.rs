@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::answer::read_harmless;
 use super::bounds::{AnswerMemory, Larger, fitting};
-use super::transport::{Access, Question, Trouble};
+use super::transport::{Access, Question, Take, Trouble};
 use super::{Cluster, Worker, WorkerStatus};
 use crate::client::ClientError;
 
@@ -73,7 +73,7 @@ async fn ask(
     worker: &Worker,
     question: Question<'_>,
     deadline: Duration,
-    take: impl FnMut(&[u8]) -> Result<(), Larger> + Send,
+    take: &mut Take<'_>,
 ) -> Result<Option<String>, Trouble> {
     access.prepare(worker).await?;
     match tokio::time::timeout(deadline, access.get(worker, question, take)).await {
@@ -124,7 +124,7 @@ impl Cluster {
         let worker = self.workers.iter().find(|worker| worker.name == name);
         let worker = worker.ok_or(ClientError::NoWorker(self.workers.len()))?;
         let mut bytes = Vec::new();
-        let take = |more: &[u8]| {
+        let mut take = |more: &[u8]| {
             bytes.extend_from_slice(more);
             match bytes.len() {
                 0..=ONE_MAX => Ok(()),
@@ -135,7 +135,7 @@ impl Cluster {
             path_and_query,
             id: None,
         };
-        let answer = ask(&self.access, worker, question, self.deadline, take).await;
+        let answer = ask(&self.access, worker, question, self.deadline, &mut take).await;
         let read = answer
             .map_err(|trouble| trouble.to_string())
             .and_then(|_| read_harmless(&bytes, 4 * ONE_MAX as u64));
@@ -169,8 +169,8 @@ impl Cluster {
                     path_and_query: &path,
                     id: Some(&id),
                 };
-                let take = |more: &[u8]| lock(&room).add(index, more);
-                let answer = ask(&access, &worker, question, deadline, take).await;
+                let mut take = |more: &[u8]| lock(&room).add(index, more);
+                let answer = ask(&access, &worker, question, deadline, &mut take).await;
                 if answer.is_err() {
                     lock(&room).forget(index);
                 }
@@ -263,14 +263,14 @@ impl Cluster {
                     id: None,
                 };
                 let mut list = Vec::new();
-                let take = |more: &[u8]| {
+                let mut take = |more: &[u8]| {
                     list.extend_from_slice(more);
                     match list.len() {
                         0..=ANSWERED_MAX => Ok(()),
                         _ => Err(Larger::ThanAny),
                     }
                 };
-                let answer = ask(&access, &worker, question, deadline, take).await;
+                let answer = ask(&access, &worker, question, deadline, &mut take).await;
                 let list = answer.ok().and_then(|_| {
                     let list: Answered = serde_json::from_slice(&list).ok()?;
                     Some(list.digests.into_iter().collect())

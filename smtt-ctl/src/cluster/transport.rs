@@ -9,10 +9,8 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use smtt_model::protocol::{INSTANCE, QUESTION};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -22,13 +20,16 @@ use super::bounds::Larger;
 use super::{Worker, credentials};
 use crate::Failure;
 use crate::args::ClusterArgs;
-use crate::client::{Connection, with_causes};
+use crate::client::{Connection, Stream, with_causes};
 use crate::ssh::{Settings, Tunnel};
 
 /// Bytes of a refusal that are read.
 const REFUSAL: usize = 64 << 10;
 /// Characters of an identity.
 const IDENTITY: usize = 64;
+
+/// What takes the pieces of an answer.
+pub(super) type Take<'a> = dyn FnMut(&[u8]) -> Result<(), Larger> + Send + 'a;
 
 /// Why a worker has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,12 +130,14 @@ impl Access {
         &self,
         worker: &Worker,
         question: Question<'_>,
-        take: impl FnMut(&[u8]) -> Result<(), Larger> + Send,
+        take: &mut Take<'_>,
     ) -> Result<Option<String>, Trouble> {
         if let Some(tunnel) = self.tunnels.get(&worker.name) {
             // The account is what the socket knows: no credentials cross it.
             let stream = tunnel.connect().await.map_err(failed)?;
-            return self.request(stream, worker, None, question, take).await;
+            return self
+                .request(Box::new(stream), worker, None, question, take)
+                .await;
         }
         let authorization = self.authorization.as_ref();
         let stream = TcpStream::connect((worker.host.as_str(), worker.port))
@@ -148,7 +151,7 @@ impl Access {
                 ));
             }
             return self
-                .request(stream, worker, authorization, question, take)
+                .request(Box::new(stream), worker, authorization, question, take)
                 .await;
         };
         let connector = self
@@ -161,22 +164,19 @@ impl Access {
             .connect(name, stream)
             .await
             .map_err(|error| failed(format!("no TLS: {error}")))?;
-        self.request(stream, worker, authorization, question, take)
+        self.request(Box::new(stream), worker, authorization, question, take)
             .await
     }
 
     async fn request(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        stream: Stream,
         worker: &Worker,
         authorization: Option<&HeaderValue>,
         question: Question<'_>,
-        take: impl FnMut(&[u8]) -> Result<(), Larger> + Send,
+        take: &mut Take<'_>,
     ) -> Result<Option<String>, Trouble> {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(failed)?;
-        let _connection = Connection::run(connection);
+        let (mut sender, _connection) = Connection::begin(stream).await.map_err(failed)?;
         let host = match worker.host.contains(':') {
             _ if worker.ssh.is_some() => "smtt".to_owned(),
             true => format!("[{}]:{}", worker.host, worker.port),
@@ -203,14 +203,14 @@ impl Access {
             return Ok(instance);
         }
         let mut said = Vec::new();
-        let take = |more: &[u8]| {
+        let mut take = |more: &[u8]| {
             said.extend_from_slice(more);
             match said.len() {
                 0..=REFUSAL => Ok(()),
                 _ => Err(Larger::ThanAny),
             }
         };
-        match read(response.into_body(), take).await {
+        match read(response.into_body(), &mut take).await {
             Ok(()) | Err(Trouble::TooLarge(_)) => Err(refusal(status, &said)),
             Err(trouble) => Err(trouble),
         }
@@ -230,10 +230,7 @@ fn is_local(address: IpAddr) -> bool {
 }
 
 /// Reads a body to its end, or until `take` refuses.
-async fn read(
-    mut body: Incoming,
-    mut take: impl FnMut(&[u8]) -> Result<(), Larger>,
-) -> Result<(), Trouble> {
+async fn read(mut body: Incoming, take: &mut Take<'_>) -> Result<(), Trouble> {
     while let Some(frame) = body.frame().await {
         let frame = frame
             .map_err(|error| failed(format!("its answer breaks off: {}", with_causes(&error))))?;
