@@ -10,6 +10,7 @@ use smtt_model::protocol::{Histories, ListQuery};
 use smtt_model::rows::{
     ApplicationKey, ExecutorId, ExecutorRow, JobRow, Listing, StageRow, TaskRow,
 };
+use smtt_model::sort::small::sort_by;
 
 use super::html::save;
 use super::{Exit, Failure, say};
@@ -69,7 +70,7 @@ async fn ask(client: &Client, app: &str, user: Option<u32>) -> Result<Known, Fai
         .iter()
         .map(|row| row.who.application())
         .collect();
-    applications.sort_by(newest_first);
+    sort_by(&mut applications, newest_first);
     // Of the attempts of an application the newest.
     applications.dedup_by(|older, newer| older.id == newer.id && older.uid == newer.uid);
     let [application] = applications.as_slice() else {

@@ -27,6 +27,7 @@ use smtt_model::rows::{
     ApplicationKey, ExecutorId, JobRow, Listing, PagesRow, RddRow, StageRow, TaskRow,
     WorkOverWorkersRow, work_over_workers,
 };
+use smtt_model::sort::small::Gather as _;
 
 use super::args::{By, Filters};
 use super::listing::no_match::no_match;
@@ -170,8 +171,8 @@ async fn folder<'a>(
         let ids: BTreeSet<&str> = known
             .iter()
             .map(|key| key.id.as_deref().unwrap_or_default())
-            .collect();
-        let of_users: BTreeSet<_> = known.iter().map(|key| (&key.id, key.uid)).collect();
+            .gather();
+        let of_users: BTreeSet<_> = known.iter().map(|key| (&key.id, key.uid)).gather();
         // The same id of several users is several applications.
         let user = if ids.len() < of_users.len() {
             " and --user"
@@ -339,7 +340,7 @@ fn file_names(known: &[ApplicationKey]) -> Vec<String> {
         *stems.entry(stem(key)).or_default() += 1;
     }
     let is_alone = |stem: &str| stems.get(stem) == Some(&1);
-    let mut taken: BTreeSet<String> = known.iter().map(stem).filter(|one| is_alone(one)).collect();
+    let mut taken: BTreeSet<String> = known.iter().map(stem).filter(|one| is_alone(one)).gather();
     let mut name = |key: &ApplicationKey| {
         let stem = stem(key);
         if is_alone(&stem) {

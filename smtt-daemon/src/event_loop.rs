@@ -27,6 +27,7 @@ use smtt_model::cpu::{self, describe};
 use smtt_model::decode::Fact;
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Calibration;
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::Tick;
 use smtt_model::subordinate::SubordinateIds;
 use smtt_model::verdict::{Verdict, VerdictState};
@@ -383,7 +384,7 @@ impl EventLoop {
         }
         // Read after the records arrived and before any is applied, so that no collection up to then is missed.
         self.shared.progress().enter(Step::ReadSlotFiles);
-        let executors = events.iter().map(|event| event.executor).collect();
+        let executors = events.iter().map(|event| event.executor).gather();
         let (collections, unread) = self.executors.collections(&executors);
         self.shared.progress().enter(Step::Apply);
         let mut state = self.shared.state();

@@ -20,6 +20,7 @@ use smtt_config::HistorySettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::HistoryStatus;
 use smtt_model::rows::{ApplicationKey, ExecutorState, Filter};
+use smtt_model::sort::small::sort_by;
 use smtt_store::history::workers::{Bounds, REST, TASKS, Whose, Workers};
 
 use crate::shared::Shared;
@@ -378,7 +379,7 @@ impl Writer {
         let mut gone: Vec<(Option<Instant>, ApplicationKey)> = gone
             .map(|(application, known)| (known.last, application.clone()))
             .collect();
-        gone.sort();
+        sort_by(&mut gone, Ord::cmp);
         for (_, application) in gone.iter().take(gone.len().saturating_sub(GONE)) {
             self.applications.remove(application);
         }

@@ -80,7 +80,7 @@ impl RunningTasks {
         for gone in self.known.iter().filter(|key| !old.contains_key(key)) {
             self.reads.forget(*gone);
         }
-        self.known = old.keys().copied().collect();
+        self.known = old.keys().copied().gather();
         if old.is_empty() {
             return Ok(BTreeMap::new());
         }

@@ -14,6 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use smtt_model::sort::small::sort_by;
 
 use self::removal::Oldest;
 pub use self::removal::Shrunk;
@@ -112,7 +113,7 @@ pub fn list_segments(folder: &Path) -> io::Result<(Vec<FinishedSegment>, Vec<Pat
         TraceEntry::Unfinished(path) => unfinished.push(path),
         TraceEntry::Folder(..) => {}
     })?;
-    finished.sort();
+    sort_by(&mut finished, Ord::cmp);
     Ok((finished, unfinished))
 }
 

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 use smtt_model::advise::surroundings::Surroundings;
 use smtt_model::rows::ExecutorKind;
+use smtt_model::sort::small::sort_by;
 use smtt_model::state::{FaultFigures, history};
 use smtt_model::time::date;
 use smtt_model::units;
@@ -149,7 +150,7 @@ fn fact(list: &mut Markup, name: &str, value: &str) {
 /// Distinct values.
 fn distinct<'a>(values: impl Iterator<Item = Option<&'a str>>) -> String {
     let mut list: Vec<&str> = values.flatten().filter(|value| !value.is_empty()).collect();
-    list.sort_unstable();
+    sort_by(&mut list, Ord::cmp);
     list.dedup();
     let more = list.len().saturating_sub(DISTINCT);
     list.truncate(DISTINCT);

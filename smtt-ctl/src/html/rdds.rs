@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use smtt_model::rows::{
     FigureRow, GroupBy, Number, RddOverExecutors as Rdd, RddRow, made_at, rdd_group,
 };
-use smtt_model::sort::small::sort_by_key;
+use smtt_model::sort::small::{Gather as _, sort_by, sort_by_key};
 use smtt_model::units;
 
 use super::document::no_walks;
@@ -129,7 +129,7 @@ fn ids(ids: &BTreeSet<u32>) -> String {
 /// Distinct texts of rows, the first ones.
 fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 3;
-    let texts: BTreeSet<&str> = texts.filter(|text| !text.is_empty()).collect();
+    let texts: BTreeSet<&str> = texts.filter(|text| !text.is_empty()).gather();
     let first: Vec<&str> = texts.iter().take(SHOWN).copied().collect();
     shortened(&first.join(", "), 160)
 }
@@ -145,7 +145,7 @@ impl Group<'_> {
         let sites: BTreeSet<String> = rows()
             .filter_map(|row| made_at(row.call_site.as_deref(), row.node.as_deref()))
             .filter(|site| *site != self.label)
-            .collect();
+            .gather();
         more.push(distinct(sites.iter().map(String::as_str)));
         if has_level {
             more.push(distinct(rows().filter_map(|row| level(row))));
@@ -214,7 +214,7 @@ pub fn walk_columns(facts: &Facts) -> Vec<String> {
         .iter()
         .flat_map(|row| row.walks.page_walks.keys().cloned())
         .collect();
-    names.sort();
+    sort_by(&mut names, Ord::cmp);
     names.dedup();
     // A table has room for those of a CPU.
     names.retain(|name| name.len() <= 100);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use smtt_model::protocol::{Histories, ListQuery};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::units;
 
 use super::Rows;
@@ -74,7 +75,7 @@ impl Recent {
                 let begins = clocks.iter();
                 begins
                     .map(|(worker, clock)| (Some(worker.clone()), begin(clock)))
-                    .collect()
+                    .gather()
             }
         };
         let mut recent = Self {

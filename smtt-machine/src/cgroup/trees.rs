@@ -12,6 +12,8 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::LazyLock;
 
+use smtt_model::sort::small::sort_by_key;
+
 use crate::proc::{Bounds, Next, lines};
 
 /// Where the hierarchies are mounted on most machines.
@@ -132,7 +134,7 @@ impl Tree {
             .iter()
             .filter(|(above, _)| *above > Above(0))
             .collect();
-        outer.sort_by_key(|(above, _)| std::cmp::Reverse(*above));
+        sort_by_key(&mut outer, |(above, _)| std::cmp::Reverse(*above));
         let found = outer.into_iter().find_map(|(above, at)| {
             roots.iter().find_map(|root| {
                 let inode = fs::metadata(root).ok()?.ino();

@@ -10,7 +10,7 @@ use super::{ExecutorId, Filter, Listing, NO_RDD, OVERFLOW, PageWalkRow};
 use crate::attribute::{Doing, RddKey};
 use crate::decode::{Contents, RddDescribed};
 use crate::glob::matches;
-use crate::sort::small::Gather as _;
+use crate::sort::small::{Gather as _, sort_by};
 use crate::state::{Block, Executor, FaultFigures, MemoryHeld, Rdd, State};
 
 /// The marker's hook that reports reads of cached blocks, and the class of that hook.
@@ -264,7 +264,7 @@ impl State {
                 let (rdd, holds) = (executor.rdds.get(key), held.contains_key(key));
                 filter.in_part(key) && (whole || matters(*key, rdd, holds))
             });
-            keys.sort_unstable();
+            sort_by(&mut keys, Ord::cmp);
             let levels = levels_of(executor);
             let queries = if whole {
                 queries_of(executor)

@@ -12,6 +12,7 @@ use super::{
     PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
 };
 use crate::attribute::{RddKey, StageKey};
+use crate::sort::small::Gather as _;
 use crate::state::functions::Functions;
 use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
 
@@ -279,7 +280,7 @@ impl State {
                         .rdds
                         .keys()
                         .chain(stage.rdd_walks.keys())
-                        .collect::<BTreeSet<_>>()
+                        .gather::<BTreeSet<&RddKey>>()
                         .into_iter()
                         .map(|rdd| StageRddRow {
                             rdd_id: rdd.id(),

@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, geteuid, unlinkat};
+use smtt_model::sort::small::sort_by;
 
 pub use tables::{FETCHES, FUNCTIONS, REST, TASKS};
 
@@ -390,7 +391,7 @@ impl Workers {
             })
         });
         let mut files: Vec<WorkerFile> = files.filter(|file| file.name.run < self.run).collect();
-        files.sort_by(|left, right| {
+        sort_by(&mut files, |left, right| {
             let key = |file: &WorkerFile| (std::cmp::Reverse(file.name.run), file.path.clone());
             key(left).cmp(&key(right))
         });
@@ -493,7 +494,7 @@ pub fn files(store: &Path, folder: &str) -> io::Result<Vec<WorkerFile>> {
             }
         }
     }
-    all.sort();
+    sort_by(&mut all, Ord::cmp);
     Ok(all)
 }
 

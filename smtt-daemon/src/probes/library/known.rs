@@ -8,6 +8,7 @@ use smtt_common::event::MARKER_FACTS;
 use smtt_common::event::marker::{
     LATER_KINDS, LAYOUT_BEFORE, LAYOUT_SYMBOL, SYMBOL_PREFIX, UNKNOWN_FACT,
 };
+use smtt_model::sort::small::sort_by;
 
 /// SHA-256 of a library.
 pub type Digest = [u8; 32];
@@ -128,7 +129,7 @@ fn unknown_entries(elf: &object::File<'_>) -> Vec<(String, u64)> {
                 .then(|| (entry.to_owned(), offset))
         })
         .collect();
-    found.sort();
+    sort_by(&mut found, Ord::cmp);
     found.truncate(UNKNOWN_MAX);
     found
 }
