@@ -448,7 +448,7 @@ mod tests {
         let error = error.expect_err("above").to_string();
         assert!(
             error.starts_with(
-                "smtt has 12.71 MB without symbols (12710000 bytes), at most 12.70 MB"
+                "smtt has 12.01 MB without symbols (12010000 bytes), at most 12.00 MB"
             ),
             "{error}"
         );
