@@ -170,7 +170,7 @@ fn list(deaths: &Deaths, width: usize) -> String {
     }
     if deaths.left_out > 0 {
         let line = format!(
-            "{} older deaths are not shown: narrow the list with --app, --executor or --user",
+            "{} older deaths are not shown: narrow the list with --app, --user or --since",
             deaths.left_out
         );
         push(&mut text, &line, width, 0);

@@ -429,7 +429,7 @@ impl Application {
         self.master.starts_with("local[")
     }
 
-    /// The two settings of an administrator that load the marker into every executor, as README.md gives them.
+    /// The two settings of an administrator that load the marker into every executor, as docs/SPARK.md gives them.
     #[must_use]
     pub fn with_marker(self, paths: &Paths) -> Self {
         let folder = paths.marker();

@@ -13,7 +13,7 @@ use crate::paths::Jdk;
 
 /// The first JDK that warns when Unsafe accesses memory, and when native code is loaded without permission.
 pub const UNSAFE_WARNS: u32 = 24;
-/// The permission to load native code, as README.md gives it.
+/// The permission to load native code, as docs/SPARK.md gives it.
 pub const NATIVE_ACCESS: &str = "--enable-native-access=ALL-UNNAMED";
 /// The result of one test, in cargo's form.
 const ONE_PASSED: &str =

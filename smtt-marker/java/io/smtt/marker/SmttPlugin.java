@@ -13,7 +13,7 @@ import org.apache.spark.api.plugin.SparkPlugin;
  * executors. It also attaches the agent, which does the rest, to executors that do not have it.
  *
  * <p>{@code spark-submit --jars smtt-marker.jar --conf spark.plugins=io.smtt.marker.SmttPlugin}: Spark itself brings the
- * jar to the executors. README.md has the settings for all applications. With {@code -javaagent:smtt-marker.jar} the
+ * jar to the executors. docs/SPARK.md has the settings for all applications. With {@code -javaagent:smtt-marker.jar} the
  * agent starts with the JVM, which traces the first second too.
  *
  * <p>Only this class comes from the loader of the application's jars. That loader asks the class path first, where the
