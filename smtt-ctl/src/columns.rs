@@ -494,6 +494,28 @@ mod tests {
     }
 
     #[test]
+    fn every_heading_is_explained() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/FIGURES.md");
+        let document = std::fs::read_to_string(path).expect("docs/FIGURES.md");
+        let kinds = [
+            &EXECUTORS,
+            &STAGES,
+            &JOBS,
+            &QUERIES,
+            &TASKS,
+            &FAILED_TASKS,
+            &RDDS,
+            &BLOCKS,
+        ];
+        let mut headings = vec![APPLICATION_ATTEMPT.heading, MEASURED.heading];
+        for kind in kinds {
+            headings.extend(kind.columns.iter().map(|column| column.heading));
+        }
+        headings.retain(|heading| !document.contains(&format!("`{heading}`")));
+        assert!(headings.is_empty(), "{path} lacks {headings:?}");
+    }
+
+    #[test]
     fn every_figure_and_ratio_has_its_column() {
         use smtt_model::cpu::FigureName::*;
         let walks = PAGE_WALKS;
