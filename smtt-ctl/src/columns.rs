@@ -401,7 +401,9 @@ impl ListingKind {
 mod tests {
     use super::*;
     use serde_json::Value;
-    use smtt_model::rows::{BlockRow, ExecutorRow, JobRow, RddRow, StageRow, TaskRow, UsedRow};
+    use smtt_model::rows::{
+        BlockRow, ExecutorRow, JobRow, RddRow, StageRow, TaskRow, UsedRow, WorkState,
+    };
 
     #[test]
     fn every_column_is_a_field_of_its_row() {
@@ -435,6 +437,8 @@ mod tests {
             (
                 &STAGES,
                 serde_json::to_value(StageRow {
+                    state: Some(WorkState::Running),
+                    duration_ns: Some(0),
                     python_worker_peak_bytes: Some(0),
                     used,
                     ..StageRow::default()
@@ -453,6 +457,8 @@ mod tests {
             (
                 &JOBS,
                 serde_json::to_value(JobRow {
+                    state: Some(WorkState::Running),
+                    duration_ns: Some(0),
                     job_id: Some(0),
                     jvm_resident_max_bytes: Some(0),
                     jvm_virtual_max_bytes: Some(0),
@@ -464,6 +470,8 @@ mod tests {
             (
                 &QUERIES,
                 serde_json::to_value(JobRow {
+                    state: Some(WorkState::Running),
+                    duration_ns: Some(0),
                     sql_execution_id: Some(0),
                     jvm_resident_max_bytes: Some(0),
                     jvm_virtual_max_bytes: Some(0),
