@@ -122,6 +122,13 @@ fn a_frequent_key_is_found_with_its_partition_and_a_salted_one_is_not() -> Resul
         text.contains("spark.sql.adaptive.skewJoin.enabled"),
         "{text}"
     );
+    wait_for("the finding is a metric", LIMIT, || {
+        let metrics = daemon.metrics()?;
+        let mut series = metrics.lines().filter(|it| it.starts_with("smtt_finding{"));
+        Ok(series
+            .any(|it| it.contains("rule=\"skew\"") && it.ends_with(" 1"))
+            .then_some(()))
+    })?;
     run.finish(&["end"])?;
 
     let (mut run, advice) = keyed(&lab, &daemon, KEYS)?;
