@@ -60,13 +60,13 @@ impl Axis {
         let end = ends.chain(now).max().unwrap_or(begin);
         Some(Self {
             begin,
-            end: end.max(begin + 1),
+            end: end.max(begin.saturating_add(1)),
         })
     }
 
     fn share(&self, time: u64) -> f64 {
         let within = time.clamp(self.begin, self.end) - self.begin;
-        within as f64 / (self.end - self.begin) as f64
+        within as f64 / (self.end - self.begin).max(1) as f64
     }
 
     fn bar(&self, row: &WorkOverWorkersRow) -> Cell {
@@ -140,7 +140,8 @@ pub fn jobs(body: &mut Markup, facts: &Facts) {
                 Cell::count(row.tasks_succeeded)
             }),
             Column::new("Failed", "failed, killed or lost tasks", &rows, |row| {
-                Cell::count(row.tasks_failed + row.tasks_killed + row.tasks_lost)
+                let ends = [row.tasks_failed, row.tasks_killed, row.tasks_lost].into_iter();
+                Cell::count(ends.fold(0, u64::saturating_add))
             }),
             Column::new("Task time", "durations of its ended tasks", &rows, |row| {
                 Cell::maybe(Some(row.task_time_ns), units::duration)

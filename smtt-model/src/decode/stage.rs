@@ -78,7 +78,7 @@ pub(super) fn stage(fields: &Fields<'_>) -> Result<StageDescribed, DecodeError> 
 pub(super) fn job(fields: &Fields<'_>) -> Result<JobDescribed, DecodeError> {
     Ok(JobDescribed {
         job_id: fields.id("job_id")?,
-        started_unix_ms: fields.word("started_unix_ms"),
+        started_unix_ms: fields.long_id("started_unix_ms")?,
         ended_unix_ms: fields.optional("ended_unix_ms"),
         sql_execution_id: fields.optional("sql_execution_id"),
         failure: fields.text("failure"),

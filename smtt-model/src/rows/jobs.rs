@@ -42,7 +42,7 @@ pub struct JobRow {
     /// stage.
     pub name: Option<String>,
     /// `running`, `succeeded` or `failed`, as the driver says; an SQL execution has failed where its last job has. Absent
-    /// until the driver has described a job of the row.
+    /// until the driver has described a job of the row, and where all executors have gone before it told them an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<WorkState>,
     /// When it began, by the driver's clock, in milliseconds since 1970: an SQL execution with its first job.
@@ -140,13 +140,13 @@ pub enum WorkState {
 }
 
 impl WorkState {
-    /// That of a stage; `None` where the driver's marker does not say.
-    pub(super) const fn of_stage(said: &StageDescribed) -> Option<Self> {
+    /// That of a stage; `None` where the driver's marker does not say, or will not tell an executor that has gone.
+    pub(super) const fn of_stage(said: &StageDescribed, is_alive: bool) -> Option<Self> {
         match (said.submitted_unix_ms, said.completed_unix_ms) {
             _ if !said.failure.is_empty() => Some(Self::Failed),
             (_, Some(_)) => Some(Self::Succeeded),
-            (Some(_), None) => Some(Self::Running),
-            (None, None) => None,
+            (Some(_), None) if is_alive => Some(Self::Running),
+            (_, None) => None,
         }
     }
 }
@@ -356,7 +356,10 @@ impl WorkSums {
                 sum.jobs.extend(job);
                 sum.add(key, *stage_key, stage, peak);
             }
-            for job in executor.tasks.jobs.values() {
+            // Of a dead executor nobody will hear how its jobs went on.
+            let is_alive = executor.died_ns.is_none();
+            let told = executor.tasks.jobs.values();
+            for job in told.filter(|job| is_alive || job.ended_unix_ms.is_some()) {
                 let id = match self.by {
                     WorkBy::Job => Some(u64::from(job.job_id)),
                     WorkBy::Query => job.sql_execution_id,

@@ -32,7 +32,8 @@ pub struct StageRow {
     pub job_id: Option<u32>,
     /// Id of the last RDD that the stage computes.
     pub rdd_id: Option<u32>,
-    /// `running`, `succeeded` or `failed`, as the driver says; absent until it has described the stage.
+    /// `running`, `succeeded` or `failed`, as the driver says; absent until it has described the stage, and where the
+    /// executor has gone before it told it an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<WorkState>,
     /// When the driver submitted the stage, by its clock, in milliseconds since 1970.
@@ -246,7 +247,8 @@ impl State {
                     name: said.map(|said| said.name.clone()),
                     job_id: said.and_then(|said| said.job_id),
                     rdd_id: said.and_then(|said| said.rdd_id),
-                    state: said.and_then(WorkState::of_stage),
+                    state: said
+                        .and_then(|said| WorkState::of_stage(said, executor.died_ns.is_none())),
                     submitted_unix_ms: said.and_then(|said| said.submitted_unix_ms),
                     completed_unix_ms: said.and_then(|said| said.completed_unix_ms),
                     duration_ns: said.and_then(|said| {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::jobs::duration_ns;
 use super::{ApplicationKey, HelperSumRow, JobRow, UsedRow, WorkState};
 use crate::state::FaultFigures;
 
@@ -141,7 +142,7 @@ impl<'a> Sum<'a> {
         }
     }
 
-    fn add(&mut self, worker: &'a str, more: &JobRow) {
+    fn add(&mut self, worker: &'a str, more: &JobRow, of_queries: bool) {
         let row = &mut self.row;
         let last = more.stage_ids.as_ref().and_then(|ids| ids.last().copied());
         if row.name.is_none() || last > self.last {
@@ -149,14 +150,23 @@ impl<'a> Sum<'a> {
             self.last = last;
         }
         row.sql_execution_id = row.sql_execution_id.or(more.sql_execution_id);
-        // Every worker hears the same of the driver, some of them later.
-        if row.state.is_none() || more.ended_unix_ms > row.ended_unix_ms {
+        // Every worker hears the same of the driver, some of them later. A job that has ended does not go on; an SQL
+        // execution does, with a next job that a worker has not heard of.
+        let runs = Some(WorkState::Running);
+        let is_newer = match (row.state, more.state) {
+            (None, _) => true,
+            (_, None) => false,
+            (old, new) if (old == runs) != (new == runs) => (new == runs) == of_queries,
+            _ => more.ended_unix_ms > row.ended_unix_ms,
+        };
+        if is_newer {
             row.state = more.state;
-            row.started_unix_ms = more.started_unix_ms;
             row.ended_unix_ms = more.ended_unix_ms;
-            row.duration_ns = more.duration_ns;
             row.failure.clone_from(&more.failure);
         }
+        let begins = [row.started_unix_ms, more.started_unix_ms].into_iter();
+        row.started_unix_ms = begins.flatten().min();
+        row.duration_ns = duration_ns(row.started_unix_ms, row.ended_unix_ms);
         self.workers.insert(worker);
         unite(&mut self.jobs, more.job_ids.as_ref(), more.jobs);
         unite(&mut self.stages, more.stage_ids.as_ref(), more.stages);
@@ -236,7 +246,7 @@ pub fn work_over_workers(parts: &[(&str, &[JobRow])], of_queries: bool) -> Vec<W
             let name = row.name.as_deref().filter(|_| id.is_none());
             let key = (application, id.is_none(), id.unwrap_or(0), name);
             let sum = sums.entry(key).or_insert_with(|| Sum::new(row));
-            sum.add(worker, row);
+            sum.add(worker, row, of_queries);
         }
     }
     sums.into_values().map(Sum::finish).collect()
@@ -403,5 +413,33 @@ mod tests {
                 (Some("(overflow)"), 1, Some(2))
             ]
         );
+    }
+
+    /// A worker whose executor has died, or had no task since, has not heard how it went on.
+    #[test]
+    fn an_sql_execution_runs_where_any_worker_says_so_and_a_job_has_ended() {
+        let row = |state, started, ended: Option<u64>| JobRow {
+            job_id: Some(1),
+            sql_execution_id: Some(4),
+            state,
+            started_unix_ms: started,
+            ended_unix_ms: ended,
+            ..JobRow::default()
+        };
+        let (runs, ended) = (Some(WorkState::Running), Some(WorkState::Succeeded));
+        let rows = [
+            row(ended, Some(1000), Some(3000)),
+            row(runs, Some(2000), None),
+            row(None, None, None),
+        ];
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0], [0, 2, 1]] {
+            let parts = order.map(|at: usize| ("w", std::slice::from_ref(&rows[at])));
+            let course = |of_queries| {
+                let sum = &work_over_workers(&parts, of_queries)[0];
+                (sum.state, sum.started_unix_ms, sum.duration_ns)
+            };
+            assert_eq!(course(true), (runs, Some(1000), None));
+            assert_eq!(course(false), (ended, Some(1000), Some(2_000_000_000)));
+        }
     }
 }

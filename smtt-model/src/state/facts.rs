@@ -52,6 +52,10 @@ impl Executor {
                 if !caps.admit(described.heap_bytes()) {
                     return Outcome::OverCap("bytes");
                 }
+                let before = self.described.as_ref();
+                if before.is_some_and(|before| before.application_id != described.application_id) {
+                    self.tasks.jobs.clear();
+                }
                 self.described = Some(*described);
             }
             Fact::ThreadRegistered(thread) => {

@@ -29,6 +29,7 @@ impl Jobs {
 
     /// Keeps what the driver says of a job; false beyond the limits.
     pub(super) fn describe(&mut self, job: JobDescribed, caps: &Caps) -> bool {
+        let before = self.bytes();
         self.remove(job.job_id);
         while self.rows.len() >= caps.stages_per_executor.max(1) {
             let Some(first) = self.rows.keys().next().copied() else {
@@ -36,6 +37,7 @@ impl Jobs {
             };
             self.remove(first);
         }
+        caps.give_back(before.saturating_sub(self.bytes()));
         let text = job.failure.capacity();
         if !caps.admit(tree_entry_bytes(ENTRY) + text) {
             return false;
@@ -43,6 +45,11 @@ impl Jobs {
         self.texts += text;
         self.rows.insert(job.job_id, job);
         true
+    }
+
+    /// Another application begins in the same JVM, and its jobs have the same ids.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
     }
 
     fn remove(&mut self, id: u32) {

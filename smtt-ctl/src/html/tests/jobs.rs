@@ -97,3 +97,21 @@ fn of_very_many_jobs_those_that_took_longest_are_shown() {
     assert!(page.contains("Of 5,000 jobs, the 200 that took longest."));
     assert_eq!(rows(&page, "jobs-table")[1].split('|').next(), Some("4800"));
 }
+
+/// What a daemon says of a job that an executor claimed.
+#[test]
+fn impossible_times_and_counts_make_a_page() {
+    for started in [0, 1, u64::MAX - BEGIN - 1, u64::MAX - BEGIN] {
+        let mut facts = facts("links", 1);
+        let mut hostile = job(1, WorkState::Running, started, None);
+        hostile.tasks_failed = u64::MAX;
+        hostile.tasks_lost = u64::MAX;
+        let mut ended = job(2, WorkState::Succeeded, 0, Some(5));
+        ended.started_unix_ms = Some(BEGIN + started);
+        ended.ended_unix_ms = Some(0);
+        facts.jobs = vec![hostile, ended];
+        let page = document::page(&facts);
+        assert_eq!(bars(&page).len(), 2);
+        assert!(!page.contains("NaN") && !page.contains("inf%"));
+    }
+}

@@ -272,15 +272,14 @@ fn fact() -> impl Strategy<Value = Fact> {
             ),
         (
             0..u32::MAX,
-            any::<u64>(),
-            [0..u64::MAX, 0..u64::MAX],
+            [0..u64::MAX, 0..u64::MAX, 0..u64::MAX],
             any::<[bool; 2]>(),
             text()
         )
-            .prop_map(|(job_id, started_unix_ms, numbers, has, failure)| {
+            .prop_map(|(job_id, numbers, has, failure)| {
                 Fact::JobDescribed(JobDescribed {
                     job_id,
-                    started_unix_ms,
+                    started_unix_ms: numbers[2],
                     ended_unix_ms: has[0].then_some(numbers[0]),
                     sql_execution_id: has[1].then_some(numbers[1]),
                     failure,

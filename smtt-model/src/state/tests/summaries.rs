@@ -307,13 +307,27 @@ fn jobs_and_stages_have_the_state_and_the_times_of_the_driver() {
             )
         })
         .collect();
-    let state = |state: WorkState| Some(state as u8);
+    let of = |state: WorkState| Some(state as u8);
     let expected = [
-        (Some(1), state(WorkState::Succeeded), Some(500_000_000)),
-        (Some(2), state(WorkState::Failed), Some(700_000_000)),
-        (Some(3), state(WorkState::Running), None),
+        (Some(1), of(WorkState::Succeeded), Some(500_000_000)),
+        (Some(2), of(WorkState::Failed), Some(700_000_000)),
+        (Some(3), of(WorkState::Running), None),
     ];
     assert_eq!(seen, expected.into());
+
+    // Nobody will tell dead executors how it goes on.
+    tell(&mut state, 1, S, job(3, None, ""));
+    let states = |state: &State| {
+        let stages = state.list_stages(&Filter::default()).rows;
+        let third = stages.iter().find(|row| row.stage_id == Some(3));
+        (jobs(state)[2].state, third.and_then(|row| row.state))
+    };
+    let running = Some(WorkState::Running);
+    assert_eq!(states(&state), (running, running));
+    for n in [1, 2] {
+        state.executor_gone(key(n), 4 * S);
+    }
+    assert_eq!(states(&state), (None, None));
 }
 
 #[test]

@@ -30,16 +30,18 @@ final class StageListener extends SparkListener {
             "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart";
 
     private final Catalogue catalogue;
+    private final Catalogue jobs;
     private final Map<Integer, Integer> jobOfStage = new HashMap<>();
-    /** Starts of the jobs that run, the oldest first. */
-    private final Map<Integer, SparkListenerJobStart> jobs = new LinkedHashMap<>();
+    /** Begin, and SQL execution or -1, of the jobs that run, the oldest first. */
+    private final Map<Integer, long[]> jobsRunning = new LinkedHashMap<>();
     /** Properties of each stage attempt that runs, for its second description. */
     private final Map<String, Properties> running = new LinkedHashMap<>();
     /** Description of each SQL execution by its id, the oldest first. */
     private final Map<String, String> queries = new LinkedHashMap<>();
 
-    StageListener(Catalogue catalogue) {
+    StageListener(Catalogue catalogue, Catalogue jobs) {
         this.catalogue = catalogue;
+        this.jobs = jobs;
     }
 
     @Override
@@ -55,18 +57,25 @@ final class StageListener extends SparkListener {
         } catch (Throwable e) {
             Warnings.once("stages will have no job", e);
         }
-        jobs.put(job.jobId(), job);
-        if (jobs.size() > JOBS_KEPT) {
-            jobs.remove(jobs.keySet().iterator().next());
+        long query = -1;
+        try {
+            String id = property(job.properties(), "spark.sql.execution.id");
+            query = id.isEmpty() ? -1 : Long.parseLong(id);
+        } catch (NumberFormatException notOfSpark) {
+            // The application has set the property itself.
         }
-        describe(job, -1, "");
+        jobsRunning.put(job.jobId(), new long[] {job.time(), query});
+        if (jobsRunning.size() > JOBS_KEPT) {
+            jobsRunning.remove(jobsRunning.keySet().iterator().next());
+        }
+        describe(job.jobId(), jobsRunning.get(job.jobId()), -1, "");
     }
 
     @Override
     public void onJobEnd(SparkListenerJobEnd event) {
-        SparkListenerJobStart job = jobs.remove(event.jobId());
-        if (job != null) {
-            describe(job, event.time(), failure(event));
+        long[] begin = jobsRunning.remove(event.jobId());
+        if (begin != null) {
+            describe(event.jobId(), begin, event.time(), failure(event));
         }
     }
 
@@ -84,15 +93,14 @@ final class StageListener extends SparkListener {
         }
     }
 
-    private void describe(SparkListenerJobStart job, long ended, String failure) {
+    private void describe(int job, long[] begin, long ended, String failure) {
         try {
-            String query = property(job.properties(), "spark.sql.execution.id");
-            catalogue.put(Catalogue.JOB, Integer.toString(job.jobId()),
+            jobs.put(Catalogue.JOB, Integer.toString(job),
                     new Description(FactForm.JOB_DESCRIBED)
-                            .word(Contract.JOB_DESCRIBED_JOB_ID, job.jobId())
-                            .word(Contract.JOB_DESCRIBED_STARTED_UNIX_MS, job.time())
+                            .word(Contract.JOB_DESCRIBED_JOB_ID, job)
+                            .word(Contract.JOB_DESCRIBED_STARTED_UNIX_MS, begin[0])
                             .word(Contract.JOB_DESCRIBED_ENDED_UNIX_MS, ended)
-                            .word(Contract.JOB_DESCRIBED_SQL_EXECUTION_ID, query.isEmpty() ? -1 : Long.parseLong(query))
+                            .word(Contract.JOB_DESCRIBED_SQL_EXECUTION_ID, begin[1])
                             .text(Contract.JOB_DESCRIBED_FAILURE, failure)
                             .values());
         } catch (Throwable e) {

@@ -1,6 +1,13 @@
 package io.smtt.marker;
 
 import java.util.Arrays;
+import java.util.Properties;
+import org.apache.spark.scheduler.JobSucceeded$;
+import org.apache.spark.scheduler.SparkListenerJobEnd;
+import org.apache.spark.scheduler.SparkListenerJobStart;
+import org.apache.spark.scheduler.StageInfo;
+import scala.collection.Seq;
+import scala.collection.immutable.Nil$;
 
 final class DescriptionTest {
     private static Description stage(long id) {
@@ -59,5 +66,60 @@ final class DescriptionTest {
         Object[] changed = catalogue.since(seen);
         Check.same("what changed", 1, changed.length);
         Check.same("its name", "filter", ((Object[]) changed[0])[7]);
+    }
+
+    private static Object[] description(String kind, Object... values) {
+        Object[] all = new Object[values.length + 2];
+        all[0] = 1L;
+        all[1] = kind;
+        System.arraycopy(values, 0, all, 2, values.length);
+        return all;
+    }
+
+    private static Facts.Fact told(Object[] description) {
+        return Facts.one(() -> Check.that("it is told", Descriptions.tell(Facts.teller(), description)));
+    }
+
+    @Test
+    void descriptionsOfNeighbouringReleasesAreTold() {
+        Facts.Fact before = told(description(Catalogue.STAGE, 1L, 2L, 3L, 4L, 5L, "map", "7", "select 1", ""));
+        Check.same("fact", "stageDescribed", before.entry);
+        Check.same("name", "map", before.text("name"));
+        Check.same("what an earlier driver does not say", "", before.text("submitted_unix_ms"));
+        Facts.Fact later = told(description(
+                Catalogue.STAGE, 1L, 2L, 3L, 4L, 5L, "map", "7", "select 1", "", "9", "10", "a failure", "new", 11L));
+        Check.same("the last that is known", "10", later.text("completed_unix_ms"));
+        Facts.Fact job = told(description(Catalogue.JOB, 5L, 1000L, -1L, -1L, ""));
+        Check.same("fact", "jobDescribed", job.entry);
+        Check.same("begin", 1000L, job.word("started_unix_ms"));
+    }
+
+    @Test
+    void whatIsNoDescriptionIsNotTold() {
+        Object[][] none = {
+            description("query", 1L, "x"),
+            description(Catalogue.JOB, 5L),
+            description(Catalogue.JOB, 5L, 1000L, "x", -1L, ""),
+            description(Catalogue.STAGE, 1L, 2L, 3L, 4L, 5L, 6L),
+        };
+        for (Object[] description : none) {
+            int told = Facts.during(() -> Check.that("refused", !Descriptions.tell(Facts.teller(), description))).size();
+            Check.same("facts", 0, told);
+        }
+    }
+
+    /** An executor with a marker of an earlier release asks with a number, and does not know jobs. */
+    @Test
+    @SuppressWarnings("unchecked")
+    void onlyWhoAsksForJobsGetsThem() {
+        Catalogue stages = new Catalogue();
+        Catalogue jobs = new Catalogue();
+        StageListener listener = new StageListener(stages, jobs);
+        listener.onJobStart(new SparkListenerJobStart(3, 1000, (Seq<StageInfo>) (Object) Nil$.MODULE$, new Properties()));
+        Check.same("others", 0, stages.since(0).length);
+        Object[] running = (Object[]) jobs.since(0)[0];
+        Check.same("a job that runs", "[1, job, 3, 1000, -1, -1, ]", Arrays.toString(running));
+        listener.onJobEnd(new SparkListenerJobEnd(3, 1500, JobSucceeded$.MODULE$));
+        Check.same("its end", "[2, job, 3, 1000, 1500, -1, ]", Arrays.toString((Object[]) jobs.since(1)[0]));
     }
 }

@@ -43,7 +43,7 @@ final class PlanNodeTest {
 
     private static Object[] described(RDDInfo rdd) throws Exception {
         Catalogue catalogue = new Catalogue();
-        new StageListener(catalogue).describe(rdd);
+        new StageListener(catalogue, new Catalogue()).describe(rdd);
         Object[] all = catalogue.since(0);
         Check.same("descriptions", 1, all.length);
         return (Object[]) all[0];
