@@ -39,7 +39,7 @@ proptest! {
         let decoded = decode(&header, &payload[..cut]);
         // A marker of before a string was appended sends a payload that ends where that string would begin.
         let earlier = match &decoded {
-            Ok(Event { fact: Fact::StageDescribed(stage), .. }) => stage.job_description.is_empty(),
+            Ok(Event { fact: Fact::StageDescribed(stage), .. }) => stage.failure.is_empty(),
             Ok(Event { fact: Fact::RddDescribed(rdd), .. }) => rdd.node_id.is_empty(),
             Ok(Event { fact: Fact::ExecutorDescribed(said), .. }) => said.kubernetes_pod.is_empty(),
             _ => false,

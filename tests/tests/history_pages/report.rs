@@ -15,8 +15,8 @@ use smtt_daemon::server::{ControlSocket, serve_control};
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_model::cpu::{Quantity, Role};
 use smtt_model::decode::{
-    BlockFact, Event, ExecutorDescribed, Fact, Outcome, PageAllocated, RddDescribed, Span,
-    StageDescribed, TaskEnded, TaskStarted,
+    BlockFact, Event, ExecutorDescribed, Fact, JobDescribed, Outcome, PageAllocated, RddDescribed,
+    Span, StageDescribed, TaskEnded, TaskStarted,
 };
 use smtt_model::readings::{Channel, PageWalkReadings, Readings};
 use smtt_model::state::Limits;
@@ -31,6 +31,10 @@ const APP: &str = "app-20260101120000-0001";
 const EXECUTORS: u64 = 2;
 const RDDS: u32 = 30;
 const SECONDS: u64 = 25;
+/// Length of a job.
+const JOB_SECONDS: u64 = 8;
+/// Begin of the first job by the driver's clock.
+const BEGIN_UNIX_MS: u64 = 1_767_225_600_000;
 const S: u64 = 1_000_000_000;
 /// Height of the page of such a job on a wide screen, as it opens.
 const HEIGHT: i64 = 3_000;
@@ -71,14 +75,29 @@ fn facts(second: u64, executor: u64) -> Vec<Fact> {
     if second.is_multiple_of(2) {
         facts.push(Fact::StageDescribed(StageDescribed {
             stage_id,
+            job_id: Some(stage_id / 4),
             tasks: 4,
             name: format!("map at Rank.scala:{}", 20 + stage_id % 4),
             ..StageDescribed::default()
         }));
     }
+    if second.is_multiple_of(JOB_SECONDS) {
+        let begin = BEGIN_UNIX_MS + second * 1000;
+        facts.push(Fact::JobDescribed(JobDescribed {
+            job_id: stage_id / 4,
+            started_unix_ms: begin,
+            ended_unix_ms: Some(begin + JOB_SECONDS * 1000),
+            sql_execution_id: None,
+            failure: match stage_id {
+                4 => NAME.to_owned(),
+                _ => String::new(),
+            },
+        }));
+    }
     facts.push(Fact::TaskStarted(TaskStarted {
         task_attempt_id: task,
         stage_id,
+        job_id: Some(stage_id / 4),
         ..TaskStarted::default()
     }));
     let rdd_id = second as u32 / 5 * 5;
@@ -323,6 +342,7 @@ fn the_report_of_a_worker_is_readable_everywhere() -> Result<()> {
     browser.look(1400, 1000, false)?;
     browser.open(&url)?;
     tables(&seen)?;
+    jobs(&seen)?;
     folds(&seen)?;
     cursor(&seen)?;
     sound(&seen, "after all of it")
@@ -412,6 +432,21 @@ fn tables(seen: &Seen<'_>) -> Result<()> {
     ensure!(text.contains("MEMORY_AND_DISK"), "{text}");
     seen.0.keys(&"\u{e003}".repeat(7))?;
     ensure!(column(seen, heading)?.len() == falling.len());
+    Ok(())
+}
+
+/// Each job is a bar where its time is on the axis, and the failed one has its reason.
+fn jobs(seen: &Seen<'_>) -> Result<()> {
+    seen.0.click("nav a[href='#jobs']")?;
+    seen.0
+        .until("return document.querySelector('#jobs details').open")?;
+    let states = "[...document.querySelectorAll('#jobs-table tbody tr')].map((row) => row.cells[2].textContent).join(' ')";
+    seen.is("states", states, "succeeded failed succeeded succeeded")?;
+    let failure = "document.querySelector('#jobs-table td.name small').textContent";
+    seen.is("the reason", failure, NAME)?;
+    let begins = "[...document.querySelectorAll('#jobs-table .axis i')].map((bar) => { const [axis, own] = [bar.parentElement, bar].map((part) => part.getBoundingClientRect()); return [(own.left - axis.left) / axis.width, own.width / axis.width].map((part) => Math.round(part * 100)).join('+') }).join(' ')";
+    seen.is("bars", begins, "0+25 25+25 50+25 75+25")?;
+    seen.0.click("#jobs summary")?;
     Ok(())
 }
 
