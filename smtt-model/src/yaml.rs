@@ -1,8 +1,8 @@
 //! YAML of files that others write, read into types by serde.
 //!
 //! The events of the parser become a tree of small nodes, and types are read from that tree: the program of workers has
-//! the code of one light deserializer. Errors name their line. The depth and the number of nodes have bounds, also
-//! those of aliases, so that a short file cannot become a large tree.
+//! the code of one light deserializer. Errors name their line. The depth, the number of nodes and the bytes of their texts
+//! have bounds, also those of aliases, so that a short file cannot become a large tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,6 +15,8 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Unexpect
 const DEPTH_MAX: usize = 32;
 /// Nodes at most: those of the text, and each copy that an anchor or an alias makes.
 const NODES_MAX: usize = 250_000;
+/// Bytes of their texts at most, which each copy has anew.
+const BYTES_MAX: usize = 4 << 20;
 /// The prefix of the tags of YAML itself, which is written `!!`.
 const CORE: &str = "tag:yaml.org,2002:";
 
@@ -65,6 +67,42 @@ pub fn from_str<Type: DeserializeOwned>(text: &str) -> Result<Type, YamlError> {
     Type::deserialize(tree(text)?).map_err(|error| error.at(1))
 }
 
+/// How large a node is, with those below it.
+#[derive(Clone, Copy)]
+struct Extent {
+    nodes: usize,
+    /// Bytes of texts.
+    bytes: usize,
+    /// Lists and mappings inside each other.
+    depth: usize,
+}
+
+impl Extent {
+    const fn of_text(text: &str) -> Self {
+        Self {
+            nodes: 1,
+            bytes: text.len(),
+            depth: 0,
+        }
+    }
+
+    /// Of a list or a mapping without entries.
+    const EMPTY: Self = Self {
+        nodes: 1,
+        bytes: 0,
+        depth: 1,
+    };
+
+    /// With one more entry.
+    fn with(self, entry: Self) -> Self {
+        Self {
+            nodes: self.nodes + entry.nodes,
+            bytes: self.bytes + entry.bytes,
+            depth: self.depth.max(entry.depth + 1),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Node {
     /// Line, from 1.
@@ -94,18 +132,14 @@ impl Node {
         matches!(&self.kind, Kind::Scalar { text, is_plain: true } if is_null(text))
     }
 
-    /// Nodes of this one and below it, and their depth.
-    fn extent(&self) -> (usize, usize) {
-        let add = |(nodes, depth): (usize, usize), node: &Self| {
-            let (more, deeper) = node.extent();
-            (nodes + more, depth.max(deeper + 1))
-        };
+    fn extent(&self) -> Extent {
+        let add = |sum: Extent, node: &Self| sum.with(node.extent());
         match &self.kind {
-            Kind::Scalar { .. } => (1, 0),
-            Kind::List(items) => items.iter().fold((1, 1), add),
+            Kind::Scalar { text, .. } => Extent::of_text(text),
+            Kind::List(items) => items.iter().fold(Extent::EMPTY, add),
             Kind::Map(pairs) => pairs
                 .iter()
-                .fold((1, 1), |sum, (key, value)| add(add(sum, key), value)),
+                .fold(Extent::EMPTY, |sum, (key, value)| add(add(sum, key), value)),
         }
     }
 }
@@ -185,17 +219,23 @@ struct Builder {
     open: Vec<Open>,
     anchors: BTreeMap<usize, Node>,
     nodes: usize,
+    bytes: usize,
     root: Option<Node>,
 }
 
 impl Builder {
-    fn count(&mut self, line: usize, (nodes, depth): (usize, usize)) -> Result<(), YamlError> {
-        self.nodes += nodes;
+    fn count(&mut self, line: usize, more: Extent) -> Result<(), YamlError> {
+        self.nodes += more.nodes;
+        self.bytes += more.bytes;
         if self.nodes > NODES_MAX {
             let many = format_args!("more than {NODES_MAX} values");
             return Err(YamlError::new(line, many));
         }
-        if self.open.len() + depth > DEPTH_MAX {
+        if self.bytes > BYTES_MAX {
+            let large = format_args!("more than {BYTES_MAX} bytes of texts, with those of aliases");
+            return Err(YamlError::new(line, large));
+        }
+        if self.open.len() + more.depth > DEPTH_MAX {
             let deep = format_args!("more than {DEPTH_MAX} lists and mappings inside each other");
             return Err(YamlError::new(line, deep));
         }
@@ -203,7 +243,7 @@ impl Builder {
     }
 
     fn begin(&mut self, line: usize, kind: Kind, anchor: usize) -> Result<(), YamlError> {
-        self.count(line, (1, 1))?;
+        self.count(line, Extent::EMPTY)?;
         self.open.push(Open {
             node: Node { line, kind },
             anchor,
@@ -261,7 +301,7 @@ impl Builder {
                 Err(YamlError::new(line, "more than one document"))
             }
             Event::Scalar(text, style, anchor, tag) => {
-                self.count(line, (1, 0))?;
+                self.count(line, Extent::of_text(&text))?;
                 let is_plain = Self::is_plain(line, tag.as_deref())?;
                 let is_plain = is_plain && style == ScalarStyle::Plain;
                 self.put(Node::scalar(line, text.into_owned(), is_plain), anchor)

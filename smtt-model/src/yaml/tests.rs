@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use proptest::prelude::*;
 use serde::Deserialize;
 
-use super::{DEPTH_MAX, NODES_MAX, from_str};
+use super::{BYTES_MAX, DEPTH_MAX, NODES_MAX, from_str};
 
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 enum Level {
@@ -124,6 +124,35 @@ fn a_short_text_is_no_large_tree() {
     assert!(refused(&chain).1.contains("inside each other"));
     let many = "- a\n".repeat(NODES_MAX);
     assert!(refused(&many).1.contains("values"));
+}
+
+#[test]
+fn a_long_text_has_few_copies() {
+    // Small enough that a copy of it for each alias below needs less than 400 MB.
+    let long = "x".repeat(BYTES_MAX / 100);
+    let copies = |count: usize| format!("list:\n- &a {long}\n{}", "- *a\n".repeat(count));
+    // The text, the copy that its anchor keeps, and one for each alias.
+    assert_eq!(read(&copies(97)).list.len(), 98);
+    let (line, message) = refused(&copies(9_000));
+    assert!(message.contains("bytes of texts"), "{message}");
+    assert_eq!(line, 101, "that of the first alias beyond the bound");
+    // In mappings, with the bytes of keys.
+    let merged = "- {<<: *a}\n".repeat(9_000);
+    let message = refused(&format!("- &a {{? {long} : b}}\n{merged}")).1;
+    assert!(message.contains("bytes of texts"), "{message}");
+    // A text as large as the largest file is read.
+    let name = "x".repeat(BYTES_MAX);
+    assert_eq!(
+        read(&format!("name: {}\n", &name[4..]))
+            .name
+            .map(|it| it.len()),
+        Some(BYTES_MAX - 4)
+    );
+    assert!(
+        refused(&format!("name: {name}\n"))
+            .1
+            .contains("bytes of texts")
+    );
 }
 
 proptest! {
