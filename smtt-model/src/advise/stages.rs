@@ -116,53 +116,63 @@ fn cost(lost: f64, view: &View) -> Cost {
     }
 }
 
-/// Findings of stages of one name are one, with the words of the stage attempt that costs most; those that are not worth it
-/// are left out.
+/// Findings of stages of one name, with all of them together.
+#[derive(Default)]
+struct Group {
+    all: Vec<About>,
+    seconds: f64,
+    share: f64,
+}
+
+impl Group {
+    fn add(&mut self, about: About) {
+        self.seconds += about.seconds;
+        self.share = (self.share + about.finding.cost.share.unwrap_or(0.0)).min(1.0);
+        self.all.push(about);
+    }
+
+    /// One finding, with the words of the stage attempt that costs most.
+    fn finding(mut self) -> Option<Finding> {
+        let seconds = |at: usize| self.all[at].seconds;
+        let larger = |best, at| {
+            if seconds(at) > seconds(best) {
+                at
+            } else {
+                best
+            }
+        };
+        let most = (0..self.all.len()).reduce(larger)?;
+        let mut finding = self.all.swap_remove(most).finding;
+        finding.cost.share = Some(self.share);
+        finding.severity = Severity::of_share(self.share);
+        for other in &self.all {
+            if let (Some(saving), Some(more)) = (&mut finding.saving, &other.finding.saving) {
+                saving.add(more);
+            }
+        }
+        if !self.all.is_empty() {
+            finding.numbers.push(count(
+                "stage attempts of this name with the finding; cost and saving are of all",
+                self.all.len() as u64 + 1,
+            ));
+        }
+        Some(finding)
+    }
+}
+
+/// Findings of stages of one name are one; those that are not worth it are left out.
 fn merged(all: Vec<About>) -> Vec<Finding> {
-    let mut by_name: BTreeMap<(Option<String>, Option<u32>), (About, u64)> = BTreeMap::new();
-    for mut about in all {
+    let mut groups: BTreeMap<(Option<String>, Option<u32>), Group> = BTreeMap::new();
+    for about in all {
         let subject = &about.finding.subject;
         // Stages without a name stay apart.
         let id = subject.stage_id.filter(|_| subject.stage_name.is_none());
         let key = (subject.stage_name.clone(), id);
-        let Some((known, stages)) = by_name.get_mut(&key) else {
-            by_name.insert(key, (about, 1));
-            continue;
-        };
-        if about.seconds > known.seconds {
-            std::mem::swap(known, &mut about);
-        }
-        *stages += 1;
-        known.seconds += about.seconds;
-        let parts = [&known.finding, &about.finding].map(|it| it.cost.share.unwrap_or(0.0));
-        known.finding.cost.share = Some((parts[0] + parts[1]).min(1.0));
-        if let (Some(saving), Some(more)) = (&mut known.finding.saving, &about.finding.saving) {
-            saving.add(more);
-        }
+        groups.entry(key).or_default().add(about);
     }
-    let mut findings = Vec::new();
-    for (
-        About {
-            mut finding,
-            seconds,
-        },
-        stages,
-    ) in by_name.into_values()
-    {
-        let part = finding.cost.share.unwrap_or(0.0);
-        if seconds < LEAST_SECONDS || part < LEAST_SHARE {
-            continue;
-        }
-        finding.severity = Severity::of_share(part);
-        if stages > 1 {
-            finding.numbers.push(count(
-                "stage attempts of this name with the finding; cost and saving are of all",
-                stages,
-            ));
-        }
-        findings.push(finding);
-    }
-    findings
+    let groups = groups.into_values();
+    let worth = groups.filter(|it| it.seconds >= LEAST_SECONDS && it.share >= LEAST_SHARE);
+    worth.filter_map(Group::finding).collect()
 }
 
 /// The outcome of a rule that sees stage attempts with enough tasks.

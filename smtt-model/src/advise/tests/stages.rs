@@ -210,6 +210,21 @@ fn stages_of_one_name_are_one_finding() {
 }
 
 #[test]
+fn the_stage_attempt_that_costs_most_has_the_words() {
+    // 3, 3 and 5 s: the last costs less than the others together, and more than each.
+    let sizes = [(40, 4000), (40, 4000), (60, 6000)];
+    let stages = (3..)
+        .zip(sizes)
+        .map(|(id, (mib, ms))| stage(id, skewed(mib, ms)));
+    let advice = advise(&with(stages.collect()), &around());
+    let finding = found(&advice, "skew").expect("found");
+    assert_eq!(finding.subject.stage_id, Some(5));
+    assert!(finding.title.contains("6.0 times"), "{}", finding.title);
+    let saving = finding.saving.expect("seconds");
+    assert!((saving.high - 11.0).abs() < 1e-6, "{saving:?}");
+}
+
+#[test]
 fn waits_for_fetches_are_found_by_their_share_and_name_the_slow_host() {
     let tasks = |wait_ms: u64| -> Vec<EndedTask> {
         let one = |n: u32| task(n, 0, 1000, 10, if n < 2 { 0 } else { wait_ms });
