@@ -65,11 +65,15 @@ pub(crate) fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>>
     for of_worker in of_workers {
         let worker = of_worker.worker.as_deref().unwrap_or_default();
         for finding in &of_worker.findings {
+            let subject = &finding.subject;
+            // Stages without a name stay apart.
+            let stage_id = subject.stage_id.filter(|_| subject.stage_name.is_none());
             let key = (
                 &finding.id,
-                finding.subject.rdd_id,
-                &finding.subject.rdd_name,
-                &finding.subject.stage_name,
+                subject.rdd_id,
+                &subject.rdd_name,
+                &subject.stage_name,
+                stage_id,
             );
             let group = groups.entry(key).or_insert_with(|| Group {
                 finding,
@@ -248,6 +252,33 @@ mod tests {
             found,
             wanted.map(|(name, worker, count)| (Some(name.to_owned()), worker.to_owned(), count))
         );
+    }
+
+    #[test]
+    fn findings_about_stages_without_a_name_stay_apart() {
+        let skew = |stage: u32, name: Option<&str>| Finding {
+            id: "skew".to_owned(),
+            subject: Subject {
+                stage_id: Some(stage),
+                stage_name: name.map(str::to_owned),
+                ..Subject::default()
+            },
+            ..finding(0, 0.3)
+        };
+        let (one, other) = (
+            of(
+                "app-1",
+                "w1",
+                vec![skew(3, None), skew(7, None), skew(8, Some("join"))],
+            ),
+            of("app-1", "w2", vec![skew(7, None), skew(9, Some("join"))]),
+        );
+        let mut found: Vec<_> = groups(&[&one, &other])
+            .iter()
+            .map(|it| (it.finding.subject.stage_id, it.workers.len()))
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, [(Some(3), 1), (Some(7), 2), (Some(8), 2)]);
     }
 
     #[test]
