@@ -10,6 +10,8 @@ pub fn length(durations: impl Iterator<Item = f64>, cores: usize) -> f64 {
     let mut free: BinaryHeap<Reverse<u64>> = (0..cores.max(1)).map(|_| Reverse(0)).collect();
     let mut end = 0;
     for duration in durations {
+        #[cfg(test)]
+        STEPS.set(STEPS.get() + 1);
         let Some(Reverse(begin)) = free.pop() else {
             break;
         };
@@ -18,6 +20,12 @@ pub fn length(durations: impl Iterator<Item = f64>, cores: usize) -> f64 {
         free.push(Reverse(until));
     }
     end as f64 / 1000.0
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Tasks that this thread's simulations ran.
+    pub(super) static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

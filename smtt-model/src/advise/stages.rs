@@ -9,23 +9,26 @@ use super::tasks::{
     median,
 };
 use super::{
-    Cost, Evidence, Finding, Outcome, Remedy, Saving, Severity, Subject, View, bytes, count,
-    remedy, share, whole,
+    Cost, Evidence, FINDINGS_PER_RULE, Finding, Outcome, Remedy, Saving, Severity, Subject, View,
+    bytes, count, remedy, share, whole,
 };
 use crate::rows::{EndedTask, StageTasks};
+use crate::sort::small::sort_by;
 use crate::units;
 
 /// The rule of tasks that read more than the others.
 pub(super) const SKEW: &str = "skew";
-/// Parts of all late tasks of a stage attempt together: executors claim sizes.
+/// Parts of all late tasks of an application together: executors claim sizes.
 const ALL_PARTS: usize = 100_000;
 /// Rules that found nothing because no stage has enough tasks.
 const TOO_FEW: &str = "no stage attempt has 8 ended tasks on this worker with these figures";
 
 /// A finding about a stage attempt, with the seconds that it is about.
-struct About {
+struct About<'a> {
     finding: Finding,
     seconds: f64,
+    /// Its saving where that takes a simulation: only findings that remain have one.
+    cut: Option<Cut<'a>>,
 }
 
 fn ms(ns: u64) -> f64 {
@@ -118,21 +121,26 @@ fn cost(lost: f64, view: &View) -> Cost {
 
 /// Findings of stages of one name, with all of them together.
 #[derive(Default)]
-struct Group {
-    all: Vec<About>,
+struct Group<'a> {
+    all: Vec<About<'a>>,
     seconds: f64,
     share: f64,
 }
 
-impl Group {
-    fn add(&mut self, about: About) {
+impl<'a> Group<'a> {
+    fn add(&mut self, about: About<'a>) {
         self.seconds += about.seconds;
         self.share = (self.share + about.finding.cost.share.unwrap_or(0.0)).min(1.0);
         self.all.push(about);
     }
 
-    /// One finding, with the words of the stage attempt that costs most.
-    fn finding(mut self) -> Option<Finding> {
+    /// One finding, with the words of the stage attempt that costs most; late tasks have at most so many parts.
+    fn finding(mut self, most_parts: usize) -> Option<Finding> {
+        for about in &mut self.all {
+            if let Some(cut) = about.cut.take() {
+                (about.finding.saving, about.finding.computed) = cut.saving(most_parts);
+            }
+        }
         let seconds = |at: usize| self.all[at].seconds;
         let larger = |best, at| {
             if seconds(at) > seconds(best) {
@@ -160,8 +168,21 @@ impl Group {
     }
 }
 
-/// Findings of stages of one name are one; those that are not worth it are left out.
-fn merged(all: Vec<About>) -> Vec<Finding> {
+/// Parts of a late task at most, so that those of all of them are few.
+fn most_parts<'a>(cuts: impl Iterator<Item = &'a Cut<'a>>) -> usize {
+    let sums = cuts.map(|cut| (cut.late().count(), cut.late().map(|it| cut.parts(it)).sum()));
+    let (late, parts) = sums.fold((0, 0_usize), |sum, (late, parts): (usize, usize)| {
+        (sum.0 + late, sum.1 + parts)
+    });
+    if parts <= ALL_PARTS {
+        return tasks::PARTS;
+    }
+    (ALL_PARTS / late.max(1)).max(2)
+}
+
+/// Findings of stages of one name are one; those that are not worth it are left out, and so are those that a rule does not
+/// list.
+fn merged(all: Vec<About<'_>>) -> (Vec<Finding>, u64) {
     let mut groups: BTreeMap<(Option<String>, Option<u32>), Group> = BTreeMap::new();
     for about in all {
         let subject = &about.finding.subject;
@@ -171,17 +192,25 @@ fn merged(all: Vec<About>) -> Vec<Finding> {
         groups.entry(key).or_default().add(about);
     }
     let groups = groups.into_values();
-    let worth = groups.filter(|it| it.seconds >= LEAST_SECONDS && it.share >= LEAST_SHARE);
-    worth.filter_map(Group::finding).collect()
+    let mut worth: Vec<Group<'_>> = groups
+        .filter(|it| it.seconds >= LEAST_SECONDS && it.share >= LEAST_SHARE)
+        .collect();
+    sort_by(&mut worth, |left, right| right.share.total_cmp(&left.share));
+    let left_out = worth.len().saturating_sub(FINDINGS_PER_RULE) as u64;
+    worth.truncate(FINDINGS_PER_RULE);
+    let abouts = worth.iter().flat_map(|group| &group.all);
+    let most = most_parts(abouts.filter_map(|about| about.cut.as_ref()));
+    let findings = worth.into_iter().filter_map(|group| group.finding(most));
+    (findings.collect(), left_out)
 }
 
 /// The outcome of a rule that sees stage attempts with enough tasks.
-fn outcome(
+fn outcome<'a>(
     id: &str,
     looks_for: &str,
-    view: &View,
+    view: &'a View,
     has_figures: impl Fn(&EndedTask) -> bool,
-    rule: impl Fn(&StageTasks, &[&EndedTask]) -> Option<About>,
+    rule: impl Fn(&StageTasks, &[&'a EndedTask]) -> Option<About<'a>>,
 ) -> Outcome {
     let (mut seen, mut tasks, mut found) = (0, 0, Vec::new());
     for stage in view.tasks.stages() {
@@ -200,7 +229,10 @@ fn outcome(
         units::count(tasks),
         units::count(seen)
     );
-    Outcome::checked(id, looks_for, merged(found), looked)
+    let (findings, left_out) = merged(found);
+    let mut outcome = Outcome::checked(id, looks_for, findings, looked);
+    outcome.check.left_out = left_out;
+    outcome
 }
 
 /// Finds stages whose tasks wait for shuffle blocks.
@@ -265,6 +297,7 @@ pub(super) fn fetch_wait(view: &View) -> Outcome {
         Some(About {
             finding,
             seconds: f64::midpoint(low, wait) / 1e3,
+            cut: None,
         })
     })
 }
@@ -358,30 +391,61 @@ fn at_a_time(ended: &[&EndedTask]) -> usize {
     usize::try_from(most).unwrap_or(1)
 }
 
-/// Seconds by which the stage's tasks here end earlier where the late ones are cut: on the cores of this worker, and where
-/// other workers take their parts.
-fn cut(ended: &[&EndedTask], sizes: &Sizes<'_>, usual: f64, longest: f64) -> (Saving, usize) {
-    let mut order = ended.to_vec();
-    order.sort_unstable_by_key(|it| (it.start_ns, it.partition));
-    let most = (ALL_PARTS / sizes.late.len().max(1)).max(2);
-    let work: Vec<Work> = order
-        .iter()
-        .map(|it| Work {
-            run: it.run(),
-            around: it.around(),
-            parts: if tasks::is_late(it.duration(), usual) {
-                tasks::parts((sizes.of)(it), sizes.median).min(most)
-            } else {
-                1
-            },
-        })
-        .collect();
-    let cores = at_a_time(ended);
-    let usual_run = median(ended.iter().map(|it| it.run()));
-    let [two, all, even] = tasks::saved_by_cutting(&work, usual, usual_run, cores);
-    let elsewhere = even.max(longest - usual);
-    let saving = Saving::new(two.min(all) / 1e3, two.max(all) / 1e3, elsewhere / 1e3);
-    (saving, cores)
+/// The ended tasks of a stage attempt of which the late ones can be cut.
+struct Cut<'a> {
+    ended: Vec<&'a EndedTask>,
+    of: fn(&EndedTask) -> f64,
+    /// Size of the median task.
+    size: f64,
+    /// Duration of the median task, and of the late task that is about the finding.
+    usual: f64,
+    longest: f64,
+}
+
+impl Cut<'_> {
+    fn late(&self) -> impl Iterator<Item = &EndedTask> {
+        let all = self.ended.iter().copied();
+        all.filter(|it| tasks::is_late(it.duration(), self.usual))
+    }
+
+    /// Tasks of the median size into which one can be cut.
+    fn parts(&self, task: &EndedTask) -> usize {
+        tasks::parts((self.of)(task), self.size)
+    }
+
+    /// Seconds by which the stage's tasks here end earlier where the late ones are cut: on the cores of this worker, and
+    /// where other workers take their parts. With how it is computed.
+    fn saving(mut self, most_parts: usize) -> (Option<Saving>, String) {
+        let cores = at_a_time(&self.ended);
+        self.ended
+            .sort_unstable_by_key(|it| (it.start_ns, it.partition));
+        let work: Vec<Work> = self
+            .ended
+            .iter()
+            .map(|it| Work {
+                run: it.run(),
+                around: it.around(),
+                parts: if tasks::is_late(it.duration(), self.usual) {
+                    self.parts(it).min(most_parts)
+                } else {
+                    1
+                },
+            })
+            .collect();
+        let usual_run = median(self.ended.iter().map(|it| it.run()));
+        let [two, all, even] = tasks::saved_by_cutting(&work, self.usual, usual_run, cores);
+        let elsewhere = even.max(self.longest - self.usual);
+        let saving = Saving::new(two.min(all) / 1e3, two.max(all) / 1e3, elsewhere / 1e3);
+        let computed = format!(
+            "by how much the stage's tasks on this worker end earlier: they run again on {cores} cores, the late ones cut \
+             into tasks of the median size, which take {} times as long on cores that are all in use; cut in two and {} \
+             times as long for the lower end; the longest task as long as the median for the upper one, because other \
+             workers may take its parts",
+            tasks::SHARED.0,
+            tasks::SHARED.1
+        );
+        (Some(saving), computed)
+    }
 }
 
 /// Finds stages in which few tasks read far more than the others, and take longer for it.
@@ -425,7 +489,6 @@ pub(super) fn skew(view: &View) -> Outcome {
             part(left).total_cmp(&part(right))
         })?;
         let longest = worst.duration();
-        let (saving, cores) = cut(ended, &sizes, usual, longest);
         let times = sizes.ratio(worst);
         let mut numbers = vec![
             count(
@@ -460,15 +523,6 @@ pub(super) fn skew(view: &View) -> Outcome {
             window: stage.window(),
             numbers,
             cost: cost(sizes.explained, view),
-            saving: Some(saving),
-            computed: format!(
-                "by how much the stage's tasks on this worker end earlier: they run again on {cores} cores, the late ones cut \
-                 into tasks of the median size, which take {} times as long on cores that are all in use; cut in two and {} \
-                 times as long for the lower end; the longest task as long as the median for the upper one, because other \
-                 workers may take its parts",
-                tasks::SHARED.0,
-                tasks::SHARED.1
-            ),
             disproof: SIZE_DISPROOF.to_owned(),
             remedies: even_sizes(&sizes, times),
             not_measured: vec!["which keys are frequent".to_owned(), stage.elsewhere(view)],
@@ -477,6 +531,13 @@ pub(super) fn skew(view: &View) -> Outcome {
         Some(About {
             finding,
             seconds: sizes.explained / 1e3,
+            cut: Some(Cut {
+                ended: ended.to_vec(),
+                of: sizes.of,
+                size: sizes.median,
+                usual,
+                longest,
+            }),
         })
     })
 }
