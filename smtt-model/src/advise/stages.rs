@@ -9,8 +9,8 @@ use super::tasks::{
     median,
 };
 use super::{
-    Cost, Evidence, FINDINGS_PER_RULE, Finding, Outcome, Remedy, Saving, Severity, Subject, View,
-    bytes, count, remedy, share, whole,
+    Cost, Evidence, FINDINGS_PER_RULE, Finding, Outcome, Remedy, RuleOutcome, Saving, Severity,
+    Subject, View, bytes, count, remedy, share, whole,
 };
 use crate::rows::{EndedTask, StageTasks};
 use crate::sort::small::sort_by;
@@ -20,6 +20,8 @@ use crate::units;
 pub(super) const SKEW: &str = "skew";
 /// Parts of all late tasks of an application together: executors claim sizes.
 const ALL_PARTS: usize = 100_000;
+/// Why an executor reports no waits.
+const WAITS_HOOK: &str = "the marker's hook of ShuffleBlockFetcherIterator is missing, or the executor has not described itself";
 /// Rules that found nothing because no stage has enough tasks.
 const TOO_FEW: &str = "no stage attempt has 8 ended tasks on this worker with these figures";
 
@@ -240,7 +242,7 @@ pub(super) fn fetch_wait(view: &View) -> Outcome {
     const ID: &str = "fetch_wait";
     const LOOKS_FOR: &str = "tasks that wait for shuffle blocks";
     let has_figures = |task: &EndedTask| task.fetch_wait_ns.is_some();
-    outcome(ID, LOOKS_FOR, view, has_figures, |stage, ended| {
+    let mut checked = outcome(ID, LOOKS_FOR, view, has_figures, |stage, ended| {
         let sum = |of: &dyn Fn(&EndedTask) -> f64| ended.iter().map(|it| of(it)).sum::<f64>();
         let (wait, time) = (sum(&EndedTask::fetch), sum(&EndedTask::duration));
         if wait < FETCH_SHARE * time || wait <= 0.0 {
@@ -267,6 +269,12 @@ pub(super) fn fetch_wait(view: &View) -> Outcome {
             not_measured.push(format!(
                 "from which host the blocks of {} of the wait came",
                 units::duration(ns(wait - waited))
+            ));
+        }
+        if view.tasks.refused > 0 {
+            not_measured.push(format!(
+                "waits that had no room in the daemon: {} facts of these executors had none",
+                units::count(view.tasks.refused)
             ));
         }
         not_measured.push("how much of the wait was for a late map task".to_owned());
@@ -299,7 +307,26 @@ pub(super) fn fetch_wait(view: &View) -> Outcome {
             seconds: f64::midpoint(low, wait) / 1e3,
             cut: None,
         })
-    })
+    });
+    let check = &mut checked.check;
+    if view.tasks.without_waits > 0 {
+        let why = format!(
+            "executors that do not report waits for shuffle blocks: {} ({WAITS_HOOK})",
+            units::count(view.tasks.without_waits)
+        );
+        if check.went == RuleOutcome::NotChecked {
+            check.why = why;
+        } else {
+            check.why.push_str(&format!("; without {why}"));
+        }
+    }
+    if check.went == RuleOutcome::Nothing && view.tasks.refused > 0 {
+        let refused = units::count(view.tasks.refused);
+        check.why.push_str(&format!(
+            "; waits may be missing: {refused} facts of these executors had no room"
+        ));
+    }
+    checked
 }
 
 fn faster_fetches(senders: &[Sender], waited: f64) -> Vec<Remedy> {

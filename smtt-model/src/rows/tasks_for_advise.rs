@@ -16,6 +16,12 @@ pub const TASKS: usize = 65_536;
 /// Hosts of a stage attempt that have figures of their own.
 const SENDERS: usize = 256;
 
+/// The marker's hook that reports waits for shuffle blocks, and its class: one of them is named where it is missing.
+const WAITS: [&str; 2] = [
+    "ShuffleBlockFetcherIterator.*/take",
+    "ShuffleBlockFetcherIterator",
+];
+
 /// A task that returned its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndedTask {
@@ -33,7 +39,7 @@ pub struct EndedTask {
     pub bytes: Option<u64>,
     /// Records of input and of shuffles that it read, by Spark's metrics.
     pub records: Option<u64>,
-    /// Waits of 1 ms or more for shuffle blocks, of its own thread.
+    /// Waits of 1 ms or more for shuffle blocks, of its own thread; absent where its executor does not measure them.
     pub fetch_wait_ns: Option<u64>,
 }
 
@@ -104,8 +110,17 @@ impl StageTasks {
     }
 }
 
-/// A task that has returned its result and whose start was seen.
-fn ended(task: &Task) -> Option<EndedTask> {
+/// Whether the executor reports waits for shuffle blocks. Names of hooks can be cut off.
+fn measures_waits(executor: &Executor) -> bool {
+    executor.described.as_ref().is_some_and(|said| {
+        let names = || said.missing_hook_names.split(',').map(str::trim);
+        let named = names().filter(|name| !name.is_empty()).count() as u64;
+        said.missing_hooks <= named && !names().any(|name| WAITS.contains(&name))
+    })
+}
+
+/// A task that has returned its result and whose start was seen, and whether its waits are measured.
+fn ended(task: &Task, has_waits: bool) -> Option<EndedTask> {
     let (Some(started), Some(start_ns), Some(end_ns)) = (task.started, task.start_ns, task.end_ns)
     else {
         return None;
@@ -124,7 +139,7 @@ fn ended(task: &Task) -> Option<EndedTask> {
         let at = SPARK_TIMES.iter().position(|time| *time == name)?;
         figures.times?.get(at).copied()
     };
-    let fetch_wait_ns = task.thread().map(|own| {
+    let fetch_wait_ns = task.thread().filter(|_| has_waits).map(|own| {
         let sums = task.functions().map_or(&[][..], |it| it.sums());
         sums.iter()
             .filter(|sum| sum.tid == own && sum.activity == Activity::SHUFFLE_FETCH.0)
@@ -149,6 +164,10 @@ pub struct TasksByStage {
     count: usize,
     /// Ended tasks beyond [`TASKS`].
     pub left_out: u64,
+    /// Executors with such tasks that do not measure waits for shuffle blocks.
+    pub without_waits: u64,
+    /// Facts of executors with such tasks that found no room: spans may be among them.
+    pub refused: u64,
 }
 
 impl TasksByStage {
@@ -160,11 +179,13 @@ impl TasksByStage {
     fn add_executor(&mut self, executor: &Executor, filter: &Filter) {
         let said = executor.described.as_ref();
         let executor_id = said.map(|said| said.executor_id.as_str());
+        let has_waits = measures_waits(executor);
+        let before = self.count;
         for task in executor.tasks.tasks.values() {
             let Some(key) = task.stage.filter(|key| filter.stage(Some(*key))) else {
                 continue;
             };
-            let Some(figures) = ended(task) else {
+            let Some(figures) = ended(task, has_waits) else {
                 continue;
             };
             if self.count >= TASKS {
@@ -189,6 +210,10 @@ impl TasksByStage {
                 }
             }
             of.add_senders(executor, task);
+        }
+        if self.count > before {
+            self.without_waits += u64::from(!has_waits);
+            self.refused = self.refused.saturating_add(executor.bytes_refused);
         }
     }
 }

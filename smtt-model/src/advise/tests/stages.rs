@@ -274,6 +274,45 @@ fn waits_for_fetches_are_found_by_their_share_and_name_the_slow_host() {
     assert_eq!(finding.remedies.len(), 1, "{:?}", finding.remedies);
 }
 
+#[test]
+fn waits_that_were_not_measured_are_not_called_none() {
+    let tasks = (0..10).map(|n| EndedTask {
+        fetch_wait_ns: None,
+        ..task(n, 0, 1000, 10, 0)
+    });
+    let mut without = with(vec![stage(3, tasks.collect())]);
+    without.tasks.without_waits = 2;
+    let mut view = with(vec![stage(
+        3,
+        (0..10).map(|n| task(n, 0, 1000, 10, 0)).collect(),
+    )]);
+    view.tasks.without_waits = 1;
+    view.tasks.refused = 7;
+    for (view, went, parts) in [
+        (
+            &without,
+            RuleOutcome::NotChecked,
+            ["blocks: 2", "hook of ShuffleBlockFetcherIterator"],
+        ),
+        (
+            &view,
+            RuleOutcome::Nothing,
+            [
+                "without executors that do not report waits for shuffle blocks: 1",
+                "7 facts",
+            ],
+        ),
+    ] {
+        let advice = advise(view, &around());
+        let mut checks = advice.checks.iter();
+        let check = checks.find(|it| it.id == "fetch_wait").expect("a check");
+        assert_eq!(check.went, went);
+        for part in parts {
+            assert!(check.why.contains(part), "{}", check.why);
+        }
+    }
+}
+
 /// The work of the rules, in tasks that simulations run.
 fn steps(stages: Vec<StageTasks>) -> (usize, bool) {
     let before = crate::advise::simulate::STEPS.get();

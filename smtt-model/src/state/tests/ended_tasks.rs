@@ -99,3 +99,38 @@ fn what_did_not_come_is_absent() {
     assert_eq!((task.bytes, task.records, task.run_ms), (None, None, None));
     assert_eq!(task.fetch_wait_ns, Some(0), "its thread waited for nothing");
 }
+
+#[test]
+fn waits_are_absent_where_the_executor_does_not_report_them() {
+    for (missing_hooks, names, wait) in [
+        (1, "RDD.iterator", Some(0)),
+        (2, "RDD.iterator,ShuffleBlockFetcherIterator.*/take", None),
+        (1, "ShuffleBlockFetcherIterator", None),
+        (1, "ShuffleBlockFetcherIterator.*/fetchBlocks", Some(0)),
+        // One name had no room.
+        (2, "RDD.iterator", None),
+    ] {
+        let mut state = state();
+        let said = ExecutorDescribed {
+            application_id: "app-1".to_owned(),
+            missing_hooks,
+            missing_hook_names: names.to_owned(),
+            ..ExecutorDescribed::default()
+        };
+        tell(&mut state, 1, S, Fact::ExecutorDescribed(Box::new(said)));
+        tell(&mut state, 1, S, started(1, 3));
+        tell(&mut state, 1, 2 * S, ended(1, 3, TaskOutcome::Succeeded));
+        let tasks = collected(&state);
+        let task = tasks.stages().next().expect("a stage").ended[0];
+        assert_eq!(task.fetch_wait_ns, wait, "{names}");
+        assert_eq!(tasks.without_waits, u64::from(wait.is_none()), "{names}");
+    }
+    // The names are those of the marker's table: class, method, and the call in it.
+    let table = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../smtt-marker/java/io/smtt/marker/HookTable.java"
+    );
+    let table = std::fs::read_to_string(table).expect("the table of hooks");
+    let row = r#"on(CALL, "storage/ShuffleBlockFetcherIterator", "*", "*").to("Calls", "take").call(queue, "take","#;
+    assert!(table.contains(row));
+}
