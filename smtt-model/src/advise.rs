@@ -9,6 +9,7 @@ mod nodes;
 mod pages;
 mod saving;
 pub mod simulate;
+mod skew;
 mod stages;
 pub mod surroundings;
 pub mod tasks;
@@ -170,7 +171,7 @@ impl Finding {
     /// The expected saving in words.
     #[must_use]
     pub fn saving_words(&self) -> Option<String> {
-        let of = if self.id == stages::SKEW {
+        let of = if self.id == skew::SKEW {
             "until the stage's tasks on this worker have ended"
         } else {
             "of the executors' threads"
@@ -452,7 +453,7 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
         cache::evicted_and_stored_again(view),
         work::spilling(view),
         stages::fetch_wait(view),
-        stages::skew(view),
+        skew::skew(view),
         work::major_faults(view, around),
         work::first_touch(view, around),
         pages::without_memory(view),

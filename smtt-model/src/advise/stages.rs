@@ -1,72 +1,67 @@
-//! Rules about the tasks of a stage: waits for shuffle blocks, and tasks that read far more than the others. They see the
-//! tasks of this worker only. [`tasks`] has what the rules of the history share with them.
+//! Rules about the tasks of a stage, and the one of waits for shuffle blocks. They see the tasks of this worker only. [`tasks`] has what the rules of the history share with them.
 
 use std::collections::BTreeMap;
 
+use super::skew::{Cut, most_parts};
 use super::tasks::{
-    self, ENOUGH, EXPLAINS, FETCH_DISPROOF, FETCH_SHARE, IN_FLIGHT, IN_FLIGHT_UNKNOWN,
-    LEAST_SECONDS, LEAST_SHARE, NAMED, SIZE_DISPROOF, SKEW_JOIN, SKEW_JOIN_BYTES, Sender, Work,
-    median,
+    self, ENOUGH, FETCH_DISPROOF, FETCH_SHARE, IN_FLIGHT, IN_FLIGHT_UNKNOWN, LEAST_SECONDS,
+    LEAST_SHARE, NAMED, Sender,
 };
 use super::{
-    Cost, Evidence, FINDINGS_PER_RULE, Finding, Outcome, Remedy, RuleOutcome, Saving, Severity,
-    Subject, View, bytes, count, remedy, share, whole,
+    Cost, FINDINGS_PER_RULE, Finding, Outcome, Remedy, RuleOutcome, Saving, Severity, Subject,
+    View, bytes, count, remedy, share, whole,
 };
 use crate::rows::{EndedTask, StageTasks};
 use crate::sort::small::sort_by;
 use crate::units;
 
-/// The rule of tasks that read more than the others.
-pub(super) const SKEW: &str = "skew";
-/// Parts of all late tasks of an application together: executors claim sizes.
-const ALL_PARTS: usize = 100_000;
 /// Why an executor reports no waits.
 const WAITS_HOOK: &str = "the marker's hook of ShuffleBlockFetcherIterator is missing, or the executor has not described itself";
 /// Rules that found nothing because no stage has enough tasks.
 const TOO_FEW: &str = "no stage attempt has 8 ended tasks on this worker with these figures";
 
 /// A finding about a stage attempt, with the seconds that it is about.
-struct About<'a> {
-    finding: Finding,
-    seconds: f64,
+pub(super) struct About<'a> {
+    pub finding: Finding,
+    pub seconds: f64,
     /// Its saving where that takes a simulation: only findings that remain have one.
-    cut: Option<Cut<'a>>,
+    pub cut: Option<Cut<'a>>,
 }
 
 fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-fn ns(ms: f64) -> u64 {
+pub(super) fn ns(ms: f64) -> u64 {
     (ms.max(0.0) * 1e6) as u64
 }
 
 impl EndedTask {
-    fn duration(&self) -> f64 {
+    pub(super) fn duration(&self) -> f64 {
         ms(self.end_ns.saturating_sub(self.start_ns))
     }
 
     /// Run time, as far as Spark reported it.
-    fn run(&self) -> f64 {
+    pub(super) fn run(&self) -> f64 {
         let whole = self.duration();
         self.run_ms.map_or(whole, |run| (run as f64).min(whole))
     }
 
-    fn around(&self) -> f64 {
+    pub(super) fn around(&self) -> f64 {
         self.duration() - self.run()
     }
 
-    fn fetch(&self) -> f64 {
+    pub(super) fn fetch(&self) -> f64 {
         self.fetch_wait_ns.map_or(0.0, ms)
     }
 
-    fn collection(&self) -> f64 {
+    pub(super) fn collection(&self) -> f64 {
         self.collection_ms.unwrap_or(0) as f64
     }
 }
 
 impl StageTasks {
-    fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         let id = format!("stage {}.{}", self.id, self.attempt);
         match self.name.as_deref().filter(|name| !name.is_empty()) {
             Some(name) => format!("{id} ({name})"),
@@ -74,7 +69,7 @@ impl StageTasks {
         }
     }
 
-    fn subject(&self, view: &View) -> Subject {
+    pub(super) fn subject(&self, view: &View) -> Subject {
         Subject {
             application_id: view.application_id(),
             executor_ids: self.executor_ids.iter().cloned().collect(),
@@ -86,7 +81,7 @@ impl StageTasks {
     }
 
     /// What the figures cover.
-    fn window(&self) -> String {
+    pub(super) fn window(&self) -> String {
         let all = self.tasks.map_or_else(String::new, |all| {
             format!(" of {} of the whole stage", units::count(all))
         });
@@ -96,7 +91,7 @@ impl StageTasks {
         )
     }
 
-    fn elsewhere(&self, view: &View) -> String {
+    pub(super) fn elsewhere(&self, view: &View) -> String {
         let left_out = view.tasks.left_out;
         let mut what =
             "tasks on other workers, tasks that still run, and ended ones that the daemon no longer has".to_owned();
@@ -113,7 +108,7 @@ fn task_time(view: &View) -> f64 {
     ms(times.fold(0, u64::saturating_add))
 }
 
-fn cost(lost: f64, view: &View) -> Cost {
+pub(super) fn cost(lost: f64, view: &View) -> Cost {
     Cost {
         share: Some((lost / task_time(view).max(1.0)).min(1.0)),
         of: "the task time on this worker".to_owned(),
@@ -170,18 +165,6 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Parts of a late task at most, so that those of all of them are few.
-fn most_parts<'a>(cuts: impl Iterator<Item = &'a Cut<'a>>) -> usize {
-    let sums = cuts.map(|cut| (cut.late().count(), cut.late().map(|it| cut.parts(it)).sum()));
-    let (late, parts) = sums.fold((0, 0_usize), |sum, (late, parts): (usize, usize)| {
-        (sum.0 + late, sum.1 + parts)
-    });
-    if parts <= ALL_PARTS {
-        return tasks::PARTS;
-    }
-    (ALL_PARTS / late.max(1)).max(2)
-}
-
 /// Findings of stages of one name are one; those that are not worth it are left out, and so are those that a rule does not
 /// list.
 fn merged(all: Vec<About<'_>>) -> (Vec<Finding>, u64) {
@@ -207,7 +190,7 @@ fn merged(all: Vec<About<'_>>) -> (Vec<Finding>, u64) {
 }
 
 /// The outcome of a rule that sees stage attempts with enough tasks.
-fn outcome<'a>(
+pub(super) fn outcome<'a>(
     id: &str,
     looks_for: &str,
     view: &'a View,
@@ -352,241 +335,4 @@ fn faster_fetches(senders: &[Sender], waited: f64) -> Vec<Remedy> {
         &[],
     ));
     remedies
-}
-
-/// What the tasks of a stage read, in one measure.
-struct Sizes<'a> {
-    unit: &'static str,
-    of: fn(&EndedTask) -> f64,
-    median: f64,
-    /// Milliseconds beyond the median that it explains of the late tasks.
-    explained: f64,
-    late: &'a [&'a EndedTask],
-}
-
-impl<'a> Sizes<'a> {
-    fn new(
-        unit: &'static str,
-        of: fn(&EndedTask) -> f64,
-        ended: &[&EndedTask],
-        late: &'a [&'a EndedTask],
-        usual: f64,
-    ) -> Self {
-        let mut sizes = Self {
-            unit,
-            of,
-            median: median(ended.iter().map(|it| of(it))),
-            explained: 0.0,
-            late,
-        };
-        let explained = sizes.late.iter().map(|it| sizes.explains(it, usual));
-        sizes.explained = explained.sum();
-        sizes
-    }
-
-    fn explains(&self, task: &EndedTask, usual: f64) -> f64 {
-        let part = tasks::by_size(usual, self.median, (self.of)(task));
-        part.clamp(0.0, (task.duration() - usual).max(0.0))
-    }
-
-    fn ratio(&self, task: &EndedTask) -> f64 {
-        (self.of)(task) / self.median.max(1.0)
-    }
-
-    fn number(&self, what: &str, value: f64) -> Evidence {
-        let unit = if self.unit == "bytes" {
-            "bytes"
-        } else {
-            "count"
-        };
-        whole(&format!("{} {what}", self.unit), value as u64, unit)
-    }
-}
-
-/// Tasks that ran at a time, at most.
-fn at_a_time(ended: &[&EndedTask]) -> usize {
-    let starts = ended.iter().map(|it| (it.start_ns, 1_i64));
-    let ends = ended.iter().map(|it| (it.end_ns, -1_i64));
-    let mut changes: Vec<(u64, i64)> = starts.chain(ends).collect();
-    // Of one time the ends come first.
-    changes.sort_unstable();
-    let (mut now, mut most) = (0, 1);
-    for (_, change) in changes {
-        now += change;
-        most = most.max(now);
-    }
-    usize::try_from(most).unwrap_or(1)
-}
-
-/// The ended tasks of a stage attempt of which the late ones can be cut.
-struct Cut<'a> {
-    ended: Vec<&'a EndedTask>,
-    of: fn(&EndedTask) -> f64,
-    /// Size of the median task.
-    size: f64,
-    /// Duration of the median task, and of the late task that is about the finding.
-    usual: f64,
-    longest: f64,
-}
-
-impl Cut<'_> {
-    fn late(&self) -> impl Iterator<Item = &EndedTask> {
-        let all = self.ended.iter().copied();
-        all.filter(|it| tasks::is_late(it.duration(), self.usual))
-    }
-
-    /// Tasks of the median size into which one can be cut.
-    fn parts(&self, task: &EndedTask) -> usize {
-        tasks::parts((self.of)(task), self.size)
-    }
-
-    /// Seconds by which the stage's tasks here end earlier where the late ones are cut: on the cores of this worker, and
-    /// where other workers take their parts. With how it is computed.
-    fn saving(mut self, most_parts: usize) -> (Option<Saving>, String) {
-        let cores = at_a_time(&self.ended);
-        self.ended
-            .sort_unstable_by_key(|it| (it.start_ns, it.partition));
-        let work: Vec<Work> = self
-            .ended
-            .iter()
-            .map(|it| Work {
-                run: it.run(),
-                around: it.around(),
-                parts: if tasks::is_late(it.duration(), self.usual) {
-                    self.parts(it).min(most_parts)
-                } else {
-                    1
-                },
-            })
-            .collect();
-        let usual_run = median(self.ended.iter().map(|it| it.run()));
-        let [two, all, even] = tasks::saved_by_cutting(&work, self.usual, usual_run, cores);
-        let elsewhere = even.max(self.longest - self.usual);
-        let saving = Saving::new(two.min(all) / 1e3, two.max(all) / 1e3, elsewhere / 1e3);
-        let computed = format!(
-            "by how much the stage's tasks on this worker end earlier: they run again on {cores} cores, the late ones cut \
-             into tasks of the median size, which take {} times as long on cores that are all in use; cut in two and {} \
-             times as long for the lower end; the longest task as long as the median for the upper one, because other \
-             workers may take its parts",
-            tasks::SHARED.0,
-            tasks::SHARED.1
-        );
-        (Some(saving), computed)
-    }
-}
-
-/// Finds stages in which few tasks read far more than the others, and take longer for it.
-pub(super) fn skew(view: &View) -> Outcome {
-    const LOOKS_FOR: &str =
-        "tasks that read far more than the others of their stage, and take longer";
-    let has_figures = |task: &EndedTask| task.bytes.is_some() && task.records.is_some();
-    outcome(SKEW, LOOKS_FOR, view, has_figures, |stage, ended| {
-        let usual = median(ended.iter().map(|it| it.duration()));
-        let late: Vec<&EndedTask> = ended
-            .iter()
-            .copied()
-            .filter(|it| tasks::is_late(it.duration(), usual))
-            .collect();
-        if !tasks::are_few(late.len(), ended.len()) {
-            return None;
-        }
-        let by_bytes = |it: &EndedTask| it.bytes.unwrap_or(0) as f64;
-        let by_records = |it: &EndedTask| it.records.unwrap_or(0) as f64;
-        let in_bytes = Sizes::new("bytes", by_bytes, ended, &late, usual);
-        let in_records = Sizes::new("records", by_records, ended, &late, usual);
-        let sizes = if in_records.explained > in_bytes.explained {
-            in_records
-        } else {
-            in_bytes
-        };
-        let excess: f64 = late.iter().map(|it| it.duration() - usual).sum();
-        let other = |of: fn(&EndedTask) -> f64| {
-            let middle = median(ended.iter().map(|it| of(it)));
-            let part =
-                |it: &&EndedTask| (of(it) - middle).clamp(0.0, (it.duration() - usual).max(0.0));
-            late.iter().map(part).sum::<f64>()
-        };
-        let others = [EndedTask::collection, EndedTask::fetch, EndedTask::around].map(other);
-        let is_largest = others.iter().all(|other| *other <= sizes.explained);
-        if sizes.explained < EXPLAINS * excess || !is_largest {
-            return None;
-        }
-        let worst = late.iter().copied().max_by(|left, right| {
-            let part = |it| sizes.explains(it, usual);
-            part(left).total_cmp(&part(right))
-        })?;
-        let longest = worst.duration();
-        let times = sizes.ratio(worst);
-        let mut numbers = vec![
-            count(
-                "partition of the longest of these tasks",
-                worst.partition.into(),
-            ),
-            whole("its duration", ns(longest), "ns"),
-            whole("median duration", ns(usual), "ns"),
-            sizes.number("that it read", (sizes.of)(worst)),
-            sizes.number("that the median task read", sizes.median),
-            whole("beyond the median, of all late tasks", ns(excess), "ns"),
-            share(
-                "of that explained by what they read",
-                sizes.explained / excess.max(1.0),
-            ),
-            count("late tasks", late.len() as u64),
-        ];
-        if let Some(all) = stage.tasks {
-            numbers.push(count("tasks of the whole stage, on all workers", all));
-        }
-        let finding = Finding {
-            id: SKEW.to_owned(),
-            title: format!(
-                "{} of {} tasks of {} on this worker take much longer than the others because they read more: that of \
-                 partition {} {times:.1} times the median",
-                late.len(),
-                ended.len(),
-                stage.label(),
-                worst.partition
-            ),
-            subject: stage.subject(view),
-            window: stage.window(),
-            numbers,
-            cost: cost(sizes.explained, view),
-            disproof: SIZE_DISPROOF.to_owned(),
-            remedies: even_sizes(&sizes, times),
-            not_measured: vec!["which keys are frequent".to_owned(), stage.elsewhere(view)],
-            ..Finding::default()
-        };
-        Some(About {
-            finding,
-            seconds: sizes.explained / 1e3,
-            cut: Some(Cut {
-                ended: ended.to_vec(),
-                of: sizes.of,
-                size: sizes.median,
-                usual,
-                longest,
-            }),
-        })
-    })
-}
-
-fn even_sizes(sizes: &Sizes<'_>, times: f64) -> Vec<Remedy> {
-    let enabled = format!("{SKEW_JOIN}  true");
-    let mut lines = vec![enabled.as_str()];
-    let threshold = format!("{SKEW_JOIN_BYTES}  {:.0}b", 2.0 * sizes.median);
-    let mut why = "For joins in SQL: Spark cuts large partitions".to_owned();
-    if sizes.unit == "bytes" {
-        why.push_str(" (from twice the median)");
-        lines.push(&threshold);
-    }
-    why.push(':');
-    vec![
-        remedy(&why, &lines),
-        remedy(
-            &format!(
-                "In the program: salt the keys that are frequent, in {} parts, or repartition by columns that are even",
-                units::count(times.ceil().clamp(2.0, tasks::PARTS as f64) as u64)
-            ),
-            &[],
-        ),
-    ]
 }

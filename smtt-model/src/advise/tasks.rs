@@ -87,6 +87,34 @@ pub fn by_size(median: f64, median_size: f64, size: f64) -> f64 {
     }
 }
 
+/// The median duration and the median size of the tasks that read something.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reader {
+    duration: f64,
+    size: f64,
+}
+
+impl Reader {
+    /// Of the durations and sizes of all tasks.
+    pub fn of(tasks: impl Iterator<Item = (f64, f64)> + Clone) -> Self {
+        let all = tasks.filter(|(_, size)| *size > 0.0);
+        Self {
+            duration: median(all.clone().map(|(duration, _)| duration)),
+            size: median(all.map(|(_, size)| size)),
+        }
+    }
+
+    /// Time beyond `usual` that the size of what a task read explains: at the pace of these tasks.
+    #[must_use]
+    pub fn explains(&self, usual: f64, size: f64) -> f64 {
+        if self.size > 0.0 {
+            self.duration * size / self.size - usual
+        } else {
+            0.0
+        }
+    }
+}
+
 /// Tasks of the median size into which one of that size can be cut.
 #[must_use]
 pub fn parts(size: f64, median_size: f64) -> usize {

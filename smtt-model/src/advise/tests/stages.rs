@@ -138,6 +138,45 @@ fn records_count_where_bytes_are_alike() {
     assert!(!lines(finding).contains("ThresholdInBytes"), "{finding:?}");
 }
 
+/// Sixteen tasks, of which twelve read nothing; the others read so many MiB in so many milliseconds, one after the other.
+fn mostly_empty(read: [(u64, u64); 4]) -> Vec<EndedTask> {
+    let empty = (0..12).map(|n| task(n, 0, 20, 0, 0));
+    let mut tasks: Vec<EndedTask> = empty.collect();
+    for (partition, (mib, ms)) in (12..).zip(read) {
+        tasks.push(task(partition, 20, 20 + ms, mib, 0));
+    }
+    tasks
+}
+
+#[test]
+fn one_partition_with_nearly_all_is_skew_where_most_are_empty() {
+    for (read, late, times) in [
+        ([(0, 20), (0, 20), (0, 20), (160, 9000)], 1, "16.0"),
+        ([(10, 1000), (10, 1000), (10, 1000), (90, 9000)], 4, "12.0"),
+    ] {
+        let advice = advise(&with(vec![stage(3, mostly_empty(read))]), &around());
+        let finding = found(&advice, "skew").expect("found");
+        assert_eq!(number(finding, "late tasks"), Some(Number::Whole(late)));
+        let words = format!("partition 15 {times} times an even part");
+        assert!(finding.title.ends_with(&words), "{}", finding.title);
+        let what = "bytes that the median task read";
+        assert_eq!(number(finding, what), Some(Number::Whole(0)));
+        let what = "bytes that each task would read if all was even";
+        assert!(number(finding, what).is_some(), "{finding:?}");
+        let saving = finding.saving.expect("seconds");
+        assert!(saving.expected > 5.0 && saving.high < 9.0, "{saving:?}");
+    }
+    // Others read at ten times its pace, and so it is slow for another reason.
+    let other = [(10, 100), (10, 100), (10, 100), (90, 9000)];
+    // One record cannot be cut.
+    let mut one = mostly_empty([(0, 20), (0, 20), (0, 20), (160, 9000)]);
+    one[15].records = Some(1);
+    for tasks in [mostly_empty(other), one] {
+        let advice = advise(&with(vec![stage(3, tasks)]), &around());
+        assert_eq!(went(&advice, "skew"), RuleOutcome::Nothing);
+    }
+}
+
 #[test]
 fn healthy_stages_and_other_reasons_are_no_skew() {
     let none = |what: &str, tasks: Vec<EndedTask>| {
