@@ -75,9 +75,9 @@ fn view(
         now_unix_ms: now_unix_ns() / 1_000_000,
         ..View::default()
     };
-    for key in shared.executor_keys_of(&key) {
+    for executor in shared.executor_keys_of(&key) {
         let filter = Filter {
-            key: Some(key),
+            key: Some(executor),
             ..filter.clone()
         };
         // Separate statements, because a guard lives until the end of its statement.
@@ -85,12 +85,17 @@ fn view(
         let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;
         let stages = shared.state().stages_in_short(&filter);
         let faults = shared.state().attributed_faults(&filter);
-        shared.state().add_ended_tasks(&filter, &mut view.tasks);
         view.faults.extend(faults);
         view.rdds.extend(rdds);
         view.pages.extend(pages);
         view.stages.extend(stages);
         bound(&mut view, RDDS, WITH_WALKS);
+    }
+    let turns = shared.state().turns(&key, filter);
+    for turn in turns {
+        shared
+            .state()
+            .add_ended_tasks(filter, turn, &mut view.tasks);
     }
     view
 }

@@ -49,7 +49,7 @@ pub use part::Part;
 pub use quantiles::{Quantiles, StageSummaries, StageSummaryRow};
 pub use rdds::{AttributedBy, BlockRow, DoingRow, Range, RddRow, queries_of, without_stage};
 pub use splits::{Series, SplitsRow};
-pub use tasks_for_advise::{EndedTask, StageTasks, TasksByStage};
+pub use tasks_for_advise::{EndedTask, StageTasks, TasksByStage, Turn};
 pub use used::{HelperRow, HelperSumRow, UsedRow};
 pub use work::{StageRddRow, StageRow, TaskRow};
 pub use work_over_workers::{WorkOverWorkersRow, work_over_workers};

@@ -1,4 +1,5 @@
-//! Rules about the tasks of a stage, and the one of waits for shuffle blocks. They see the tasks of this worker only. [`tasks`] has what the rules of the history share with them.
+//! Rules about the tasks of a stage, and the one of waits for shuffle blocks. They see the tasks of this worker only.
+//! [`super::tasks`] has what the rules of the history share with them.
 
 use std::collections::BTreeMap;
 

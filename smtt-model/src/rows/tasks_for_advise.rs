@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_common::context::Activity;
 
-use super::Filter;
+use super::{ApplicationKey, Filter};
 use crate::advise::tasks::{Sender, host_of, sender_of};
 use crate::attribute::StageKey;
 use crate::decode::{SPARK_METRICS, SPARK_TIMES};
 use crate::sort::small::sort_by;
 use crate::state::{Executor, State, Task, TaskState};
 
-/// Tasks of one application that the rules see: those that were found first.
+/// Tasks of one application that the rules see: of each executor an even part, those of living ones first.
 pub const TASKS: usize = 65_536;
 /// Hosts of a stage attempt that have figures of their own.
 const SENDERS: usize = 256;
@@ -157,17 +157,39 @@ fn ended(task: &Task, has_waits: bool) -> Option<EndedTask> {
     })
 }
 
+/// An executor whose tasks are to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its key.
+    pub key: u64,
+    /// Executors with the same right to the room that is left, this one with them.
+    pub of: usize,
+}
+
 /// Collects the ended tasks of an application executor by executor.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TasksByStage {
     stages: BTreeMap<StageKey, StageTasks>,
-    count: usize,
-    /// Ended tasks beyond [`TASKS`].
+    /// Tasks that still have room.
+    room: usize,
+    /// Ended tasks that had no room.
     pub left_out: u64,
     /// Executors with such tasks that do not measure waits for shuffle blocks.
     pub without_waits: u64,
     /// Facts of executors with such tasks that found no room: spans may be among them.
     pub refused: u64,
+}
+
+impl Default for TasksByStage {
+    fn default() -> Self {
+        Self {
+            stages: BTreeMap::new(),
+            room: TASKS,
+            left_out: 0,
+            without_waits: 0,
+            refused: 0,
+        }
+    }
 }
 
 impl TasksByStage {
@@ -176,11 +198,12 @@ impl TasksByStage {
         self.stages.values()
     }
 
-    fn add_executor(&mut self, executor: &Executor, filter: &Filter) {
+    fn add_executor(&mut self, executor: &Executor, filter: &Filter, of: usize) {
         let said = executor.described.as_ref();
         let executor_id = said.map(|said| said.executor_id.as_str());
         let has_waits = measures_waits(executor);
-        let before = self.count;
+        let before = self.room;
+        let least = before - before / of.max(1);
         for task in executor.tasks.tasks.values() {
             let Some(key) = task.stage.filter(|key| filter.stage(Some(*key))) else {
                 continue;
@@ -188,11 +211,11 @@ impl TasksByStage {
             let Some(figures) = ended(task, has_waits) else {
                 continue;
             };
-            if self.count >= TASKS {
+            if self.room == least {
                 self.left_out += 1;
                 continue;
             }
-            self.count += 1;
+            self.room -= 1;
             let of = self.stages.entry(key).or_insert_with(|| StageTasks {
                 id: key.id,
                 attempt: u32::from(key.attempt),
@@ -211,7 +234,7 @@ impl TasksByStage {
             }
             of.add_senders(executor, task);
         }
-        if self.count > before {
+        if self.room < before {
             self.without_waits += u64::from(!has_waits);
             self.refused = self.refused.saturating_add(executor.bytes_refused);
         }
@@ -219,16 +242,56 @@ impl TasksByStage {
 }
 
 impl State {
-    /// Adds the ended tasks of the executors that the filter selects: one pass over their tasks, without a sort.
-    pub fn add_ended_tasks(&self, filter: &Filter, tasks: &mut TasksByStage) {
-        self.listing::<()>(filter, |_, executor, _| {
-            tasks.add_executor(executor, filter);
+    /// The executors of an application that the filter selects, in the order in which their tasks are to be added: living
+    /// ones first, of these and of the others those with the fewest tasks first. What they leave of their parts is for
+    /// those after them.
+    #[must_use]
+    pub fn turns(&self, application: &ApplicationKey, filter: &Filter) -> Vec<Turn> {
+        let names = self.names();
+        let all = self.executors().iter();
+        let all = all.filter(|(key, executor)| {
+            application.has(executor) && filter.executor(**key, executor, &names)
+        });
+        let mut order: Vec<(bool, usize, u64)> = all
+            .map(|(key, executor)| (executor.died_ns.is_some(), executor.tasks.tasks.len(), *key))
+            .collect();
+        sort_by(&mut order, Ord::cmp);
+        let of = |is_dead: bool| order.iter().filter(|it| it.0 == is_dead).count();
+        let mut left = [of(false), of(true)];
+        let mut turns = Vec::with_capacity(order.len());
+        for (is_dead, _, key) in &order {
+            let left = &mut left[usize::from(*is_dead)];
+            turns.push(Turn {
+                key: *key,
+                of: *left,
+            });
+            *left -= 1;
+        }
+        turns
+    }
+
+    /// Adds the ended tasks of an executor, if the filter selects it: one pass over its tasks, without a sort.
+    pub fn add_ended_tasks(&self, filter: &Filter, turn: Turn, tasks: &mut TasksByStage) {
+        let filter = Filter {
+            key: Some(turn.key),
+            ..filter.clone()
+        };
+        self.listing::<()>(&filter, |_, executor, _| {
+            tasks.add_executor(executor, &filter, turn.of);
         });
     }
 }
 
 #[cfg(test)]
 impl TasksByStage {
+    /// With room for so many tasks.
+    pub(crate) fn with_room(room: usize) -> Self {
+        Self {
+            room,
+            ..Self::default()
+        }
+    }
+
     /// Of known stages.
     pub(crate) fn of(stages: impl IntoIterator<Item = StageTasks>) -> Self {
         let key = |it: &StageTasks| StageKey {

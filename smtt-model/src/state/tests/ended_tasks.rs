@@ -38,8 +38,14 @@ fn ran(state: &mut State, n: u32, task: u64, outcome: TaskOutcome) {
 }
 
 fn collected(state: &State) -> TasksByStage {
-    let mut tasks = TasksByStage::default();
-    state.add_ended_tasks(&Filter::default(), &mut tasks);
+    collected_in(state, TasksByStage::default(), &Filter::default())
+}
+
+fn collected_in(state: &State, mut tasks: TasksByStage, filter: &Filter) -> TasksByStage {
+    let first = state.executors().values().next().expect("an executor");
+    for turn in state.turns(&crate::rows::ExecutorId::new(first).application(), filter) {
+        state.add_ended_tasks(filter, turn, &mut tasks);
+    }
     tasks
 }
 
@@ -133,4 +139,44 @@ fn waits_are_absent_where_the_executor_does_not_report_them() {
     let table = std::fs::read_to_string(table).expect("the table of hooks");
     let row = r#"on(CALL, "storage/ShuffleBlockFetcherIterator", "*", "*").to("Calls", "take").call(queue, "take","#;
     assert!(table.contains(row));
+}
+
+#[test]
+fn each_executor_has_its_part_of_the_room_and_living_ones_first() {
+    let mut state = state();
+    // The first two are dead; the last is of another application.
+    for (n, count) in [(1, 50), (2, 3), (3, 40), (4, 4), (5, 30), (6, 9)] {
+        let application = if n == 6 { "app-2" } else { "app-1" };
+        tell(&mut state, n, S, described(application, &n.to_string()));
+        for task in 0..count {
+            tell(&mut state, n, S, started(task, n));
+            tell(&mut state, n, 2 * S, ended(task, n, TaskOutcome::Succeeded));
+        }
+    }
+    for n in [1, 2] {
+        let gone = Fact::ProcessGone {
+            exec: false,
+            is_executor: true,
+            end: None,
+        };
+        tell(&mut state, n, 3 * S, gone);
+    }
+    let of = |room: usize, filter: &Filter| {
+        let tasks = collected_in(&state, TasksByStage::with_room(room), filter);
+        let stages: Vec<_> = tasks.stages().map(|it| (it.id, it.ended.len())).collect();
+        (stages, tasks.left_out)
+    };
+    let all = Filter::default();
+    // Executor 4 leaves what it does not need to the other two.
+    assert_eq!(of(24, &all), (vec![(3, 10), (4, 4), (5, 10)], 103));
+    assert_eq!(
+        of(80, &all),
+        (vec![(1, 3), (2, 3), (3, 40), (4, 4), (5, 30)], 47)
+    );
+    assert_eq!(of(500, &all).1, 0);
+    let one = Filter {
+        executor: Some("3".to_owned()),
+        ..Filter::default()
+    };
+    assert_eq!(of(24, &one), (vec![(3, 24)], 16));
 }
