@@ -263,7 +263,7 @@ impl Writer {
             let known = self
                 .applications
                 .entry(application)
-                .or_insert_with(Known::new);
+                .or_insert_with_key(Known::of);
             let ids = known.tasks.entry(key).or_default();
             let rows = self
                 .shared

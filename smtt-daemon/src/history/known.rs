@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use smtt_model::rows::{ExecutorState, FetchRow, FunctionRow, TaskRow};
+use smtt_model::rows::{ApplicationKey, ExecutorState, FetchRow, FunctionRow, TaskRow};
 use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{FETCHES, FUNCTIONS, TASKS};
+use smtt_store::history::workers::{FETCHES, FUNCTIONS, TASKS, can_have_files};
 
 /// Bytes of a function or of a fetch that waits, without texts.
 const FUNCTION_BYTES: usize = 104;
@@ -35,6 +35,8 @@ impl Waiting {
 
 /// What is known of one application.
 pub struct Known {
+    /// Whether it can have files: no executors of others are missing in the history.
+    has_history: bool,
     /// Tasks of each executor that are written or wait, as far as the state has them.
     pub tasks: BTreeMap<u64, BTreeSet<u64>>,
     /// Dead executors, with the rounds that found them dead.
@@ -65,8 +67,10 @@ pub struct Known {
 }
 
 impl Known {
-    pub fn new() -> Self {
+    pub fn of(application: &ApplicationKey) -> Self {
+        let id = application.id.as_deref().unwrap_or_default();
         Self {
+            has_history: can_have_files(id, application.attempt.as_deref()),
             tasks: BTreeMap::new(),
             waiting: Batch::new(&TASKS),
             part: None,
@@ -93,7 +97,8 @@ impl Known {
         states: &BTreeMap<u64, ExecutorState>,
         is_there: impl Fn(u64) -> bool,
     ) -> u64 {
-        let gone = self.tasks.keys().filter(|key| !is_there(**key));
+        let gone = self.tasks.keys();
+        let gone = gone.filter(|key| self.has_history && !is_there(**key));
         let lost = gone.filter(|key| !self.ended.contains(key)).count() as u64;
         self.executors_lost += lost;
         self.tasks.retain(|key, _| states.contains_key(key));

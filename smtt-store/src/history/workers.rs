@@ -258,9 +258,7 @@ impl Workers {
         batch: &Batch,
         share_of: &impl Fn(u32) -> u32,
     ) -> io::Result<()> {
-        // What a restart does not find again would never be removed.
-        let name = place::name(whose.application, whose.attempt);
-        let Some(application) = name.filter(|name| place::is_safe(name)) else {
+        let Some(application) = own_folder(whose.application, whose.attempt) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let uid = whose.uid;
@@ -458,6 +456,17 @@ pub fn folders(application: &str, attempt: Option<&str>) -> Vec<String> {
     };
     let unnamed = place::name(application, None).filter(|_| attempt.is_some());
     std::iter::once(own).chain(unnamed).collect()
+}
+
+/// Whether an application can have files: its id can be a folder's name.
+#[must_use]
+pub fn can_have_files(application: &str, attempt: Option<&str>) -> bool {
+    own_folder(application, attempt).is_some()
+}
+
+/// The folder's name; `None` for one that a restart would not find again, and so never remove.
+fn own_folder(application: &str, attempt: Option<&str>) -> Option<String> {
+    place::name(application, attempt).filter(|name| place::is_safe(name))
 }
 
 /// Files in a folder of [`folders`], by user, daemon and part. At most [`LISTED`].

@@ -130,3 +130,20 @@ fn executors_that_go_before_their_last_documents_are_written_are_counted() {
     let worker: serde_json::Value = serde_json::from_str(&json).expect("is JSON");
     assert_eq!(worker["executors_lost"], 2);
 }
+
+#[test]
+fn executors_of_an_application_that_can_have_no_history_are_not_lost() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    executor(&shared, 1, 1000, "../../etc");
+    executor(&shared, 2, 1000, "app-1");
+    let mut writer = writer(store.path(), &shared);
+    writer.round(false);
+    for key in [1, 2] {
+        tell(&shared, key, 1000, exited());
+    }
+    shared.state().expire(u64::MAX / 2);
+    assert!(shared.executor_keys().is_empty());
+    writer.round(false);
+    assert_eq!(writer.condition.executors_lost(), 1, "that of app-1");
+}
