@@ -214,7 +214,14 @@ impl Earlier {
             let mut of_run = None;
             if rows.kind.is_some_and(Ended::matters) {
                 if Ended::is_part(&file.name) {
-                    let ids = executors(file).unwrap_or_default();
+                    let ids = match executors(file) {
+                        Ok(ids) => ids,
+                        // Without them part 0 would list its executors again.
+                        Err(error) => {
+                            tracing::debug!("a file of an earlier run cannot be read: {error}");
+                            continue;
+                        }
+                    };
                     bytes += ids.iter().map(String::len).sum::<usize>();
                     ended.entry(run).or_default().extend(ids);
                 } else {

@@ -1,6 +1,7 @@
 //! Executors that end: their last documents are written once and shown once.
 
 use super::*;
+use smtt_store::history::batch::{Batch, Cell};
 
 /// The executors of each kind of documents about executors in what the next run lists.
 fn listed(store: &std::path::Path, kinds: &[&str]) -> Vec<Vec<u64>> {
@@ -146,4 +147,36 @@ fn executors_of_an_application_that_can_have_no_history_are_not_lost() {
     assert!(shared.executor_keys().is_empty());
     writer.round(false);
     assert_eq!(writer.condition.executors_lost(), 1, "that of app-1");
+}
+
+#[test]
+fn a_part_whose_ids_cannot_be_read_lists_nobody_twice() {
+    let store = tempfile::tempdir().expect("a folder");
+    let shared = shared();
+    executor(&shared, 1, 1000, "app-1");
+    let mut writer = writer(store.path(), &shared);
+    writer.run_ms = 1_000;
+    writer.round(false);
+    let all = files(store.path(), "app-1").expect("lists");
+    let part_0 = reader(&all[0]).expect("opens");
+    let texts = |name: &str| part_0.texts(name, &[0..part_0.rows()]).expect(name);
+    let json = texts("kind").into_iter().zip(texts("json"));
+    let mut json = json.filter(|(kind, _)| kind.as_deref() == Some("executor"));
+    let json = json.next().and_then(|(_, json)| json).expect("its row");
+    // The ids of the next part have more bytes than are read of a column.
+    let mut batch = Batch::new(&REST);
+    let long = "x".repeat(1 << 20);
+    let rows = std::iter::repeat_n((long.as_str(), "{}"), 17);
+    for (id, json) in [("1.1", json.as_str())].into_iter().chain(rows) {
+        batch.push(&["executor", id, json].map(Cell::Text));
+    }
+    let whose = Whose {
+        application: "app-1",
+        attempt: None,
+        uid: 1000,
+    };
+    let workers = writer.workers.as_mut().expect("is open");
+    let written = workers.add(whose, 1, &batch, &|uid| uid);
+    written.expect("writes");
+    assert_eq!(listed(store.path(), &["executors"]), [[1]]);
 }
