@@ -501,26 +501,63 @@ mod tests {
         }
     }
 
+    /// Whether a listing is one of those that a cell of docs/FIGURES.md names: a list, or `all but` a list.
+    fn names(cell: &str, listing: &str) -> bool {
+        let (others, is_in) = match cell.strip_prefix("all but ") {
+            Some(others) => (others, false),
+            None => (cell, true),
+        };
+        let mut listings = others.split([',', ' ']).map(str::trim);
+        matches!(cell, "all" | "theirs") || listings.any(|it| it == listing) == is_in
+    }
+
+    /// Whether a row of a table explains the heading in a listing. In tables without a cell of listings it is in all.
+    fn explains(row: &str, heading: &str, listing: &str) -> bool {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let mut headings = cells[0].split(',').map(|it| it.trim().trim_matches('`'));
+        headings.any(|it| it == heading) && (cells.len() < 3 || names(cells[1], listing))
+    }
+
     #[test]
     fn every_heading_is_explained() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/FIGURES.md");
         let document = std::fs::read_to_string(path).expect("docs/FIGURES.md");
-        let kinds = [
-            &EXECUTORS,
-            &STAGES,
-            &JOBS,
-            &QUERIES,
-            &TASKS,
-            &FAILED_TASKS,
-            &RDDS,
-            &BLOCKS,
-        ];
-        let mut headings = vec![APPLICATION_ATTEMPT.heading, MEASURED.heading];
-        for kind in kinds {
-            headings.extend(kind.columns.iter().map(|column| column.heading));
+        let (_, columns) = document.split_once("\n## Columns\n").expect("its section");
+        let (columns, _) = columns
+            .split_once("\n### Bytes by place")
+            .expect("those of pages");
+        let rows: Vec<&str> = columns.lines().filter(|it| it.starts_with("| `")).collect();
+        let mut missing = Vec::new();
+        for (listing, kind) in [
+            ("executors", &EXECUTORS),
+            ("stages", &STAGES),
+            ("jobs", &JOBS),
+            ("queries", &QUERIES),
+            ("tasks", &TASKS),
+            ("tasks", &FAILED_TASKS),
+            ("rdds", &RDDS),
+            ("blocks", &BLOCKS),
+        ] {
+            let added = [&APPLICATION_ATTEMPT, &MEASURED];
+            for column in kind.columns.iter().chain(added) {
+                let heading = column.heading;
+                if !rows.iter().any(|row| explains(row, heading, listing)) {
+                    missing.push(format!("{heading} of {listing}"));
+                }
+            }
         }
-        headings.retain(|heading| !document.contains(&format!("`{heading}`")));
-        assert!(headings.is_empty(), "{path} lacks {headings:?}");
+        assert!(missing.is_empty(), "{path} lacks {missing:?}");
+    }
+
+    #[test]
+    fn a_heading_is_explained_by_a_row_about_its_listing() {
+        let row = "| `STATE` | executors, jobs | text about `TIME` |";
+        assert!(explains(row, "STATE", "executors") && explains(row, "STATE", "jobs"));
+        assert!(!explains(row, "STATE", "tasks") && !explains(row, "TIME", "jobs"));
+        let others = "| `EXEC`, `HOST` | all but jobs and queries | text |";
+        assert!(explains(others, "HOST", "tasks") && !explains(others, "HOST", "queries"));
+        assert!(explains("| `CPU` | text |", "CPU", "jobs"));
+        assert!(!explains("| `CPU WAIT` | text |", "CPU", "jobs"));
     }
 
     #[test]
