@@ -129,7 +129,7 @@ enum Group {
 
 /// How a job, an SQL execution or a stage goes, as the driver says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum WorkState {
     /// It has not ended.
     Running,
