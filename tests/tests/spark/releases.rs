@@ -202,6 +202,18 @@ fn job(
     ensure!(tasks > 8, "only {tasks} tasks were compared");
     if other == NEWER {
         same_metrics_from(daemon, &run.submitted, 1)?;
+        // The kernel side's counts are read from time to time.
+        wait_for(
+            "a fact of the newer marker beside each block",
+            LIMIT,
+            || {
+                let rows = run.rows(daemon, &["executors"])?;
+                let mut rows = rows.iter();
+                let same =
+                    rows.all(|row| row["facts_unknown"] == row["facts_by_kind"]["blockStored"]);
+                Ok(same.then_some(()))
+            },
+        )?;
     }
     let rows = run.rows(daemon, &["executors"])?;
     // A library without executors has no verdict.
