@@ -12,9 +12,9 @@ use smtt_tests::witness;
 use xtask::daemon::Daemon;
 use xtask::spark::Application;
 
-/// Share of the page faults of Python processes that must be tagged with a task, in hundredths. A worker collects garbage
-/// when it has gone back to Spark's pool, and the first time that copies the pages that it has from its parent: with the short
-/// tasks of this application, 5 to 19 faults in 100.
+/// Share of the page faults of Python processes that must be tagged with a task, in hundredths. A worker that has gone back to
+/// Spark's pool serves no task; what it touches then has none. With the short tasks of this application 5 to 19 faults in 100
+/// have none. Spark's `daemon.py` collects garbage in that time, which may be the cause; it was not measured apart.
 const TAGGED_PERCENT: u64 = 75;
 
 /// Page faults of Python processes as the kernel counts them. Spark reuses workers for later tasks, so they are alive
