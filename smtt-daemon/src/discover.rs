@@ -18,6 +18,7 @@ use nix::fcntl::OFlag;
 use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
 use smtt_machine::proc::{self, Handle, Image, MAPS, Next, Started, children_of, in_our_namespace};
+use smtt_model::sort::small;
 
 use self::slots::OtherLayout;
 pub use self::slots::{SlotFile, ThreadSlot};
@@ -189,7 +190,7 @@ impl Discoverer {
             }
         }
         // New processes first: a process that is inspected in vain again and again goes to the end.
-        due.sort_unstable();
+        small::sort_by(&mut due, Ord::cmp);
         let begin = Instant::now();
         let mut found = Vec::new();
         loop {

@@ -15,7 +15,7 @@ use smtt_common::settings::executor_pid;
 use smtt_machine::accounts::{Accounts, memory};
 use smtt_machine::clock::now_boot_ns;
 use smtt_machine::proc::Handle;
-use smtt_model::sort::small::Gather as _;
+use smtt_model::sort::small::{self, Gather as _};
 use smtt_model::state::TaskReading;
 
 use crate::helpers::JobLimits;
@@ -116,7 +116,7 @@ impl RunningTasks {
 
 /// The rows whose turn it is: `share` of them, and others in the next round.
 fn turn(mut rows: Vec<Row>, share: usize, round: u64) -> Vec<Row> {
-    rows.sort_unstable_by_key(|(tid, _)| *tid);
+    small::sort_by_key(&mut rows, |(tid, _)| *tid);
     if share < rows.len() {
         let first = (round % rows.len() as u64) as usize * share % rows.len();
         rows.rotate_left(first);

@@ -9,6 +9,7 @@ mod memory;
 
 use smtt_model::cpu::{Encoding, Measured, MeasuredCore, Role};
 use smtt_model::readings::{Calibration, CostPerWalk};
+use smtt_model::sort::small;
 
 use self::memory::{Layout, Lines};
 use crate::perf::{Count, Event, Of, Opening, refusal};
@@ -111,7 +112,7 @@ fn cost(meter: &mut impl Meter, access: Access, few: Layout) -> Result<CostPerWa
         let walks = (many.walks - fewer.walks) as f64;
         costs.push((many.cycles as f64 - fewer.cycles as f64) / walks);
     }
-    costs.sort_by(f64::total_cmp);
+    small::sort_by(&mut costs, f64::total_cmp);
     let median = costs[costs.len() / 2];
     if median <= 0.0 {
         return Err("more walks took no more cycles: the counters are unreliable".into());

@@ -1,33 +1,57 @@
 //! Times as text in UTC.
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
+use chrono::{DateTime, Datelike as _, NaiveDateTime, Timelike as _};
 
-/// Microseconds since 1970 as `2026-01-31T12:00:00.000000Z`; empty outside of the years -9999 to 9999.
+/// Microseconds since 1970 as `2026-01-31T12:00:00.000000Z`; empty outside of the years 0 to 9999.
 #[must_use]
 pub fn utc(micros: i64) -> String {
-    Timestamp::from_microsecond(micros).map_or_else(|_| String::new(), |time| format!("{time:.6}"))
+    let time = DateTime::from_timestamp_micros(micros).map(|time| time.naive_utc());
+    time.filter(in_calendar).map_or_else(String::new, |time| {
+        format!(
+            "{}T{}.{:06}Z",
+            day(&time),
+            time_of_day(&time),
+            time.nanosecond() / 1000
+        )
+    })
 }
 
 /// Milliseconds since 1970 as `2026-01-31 12:00:00 UTC`; empty beyond the year 9999.
 #[must_use]
 pub fn date(unix_ms: u64) -> String {
-    formatted(unix_ms, "%Y-%m-%d %H:%M:%S UTC")
+    from_ms(unix_ms).map_or_else(String::new, |time| {
+        format!("{} {} UTC", day(&time), time_of_day(&time))
+    })
 }
 
 /// The time of day of milliseconds since 1970 in UTC, as `12:00:00`; empty beyond the year 9999.
 #[must_use]
 pub fn clock(unix_ms: u64) -> String {
-    formatted(unix_ms, "%H:%M:%S")
+    from_ms(unix_ms).map_or_else(String::new, |time| time_of_day(&time))
 }
 
-fn formatted(unix_ms: u64, format: &str) -> String {
-    let time = i64::try_from(unix_ms)
-        .ok()
-        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    time.map_or_else(String::new, |time| {
-        time.to_zoned(TimeZone::UTC).strftime(format).to_string()
-    })
+fn from_ms(unix_ms: u64) -> Option<NaiveDateTime> {
+    let time = DateTime::from_timestamp_millis(i64::try_from(unix_ms).ok()?)?;
+    Some(time.naive_utc()).filter(in_calendar)
+}
+
+/// Whether the year has four digits.
+fn in_calendar(time: &NaiveDateTime) -> bool {
+    (0..=9999).contains(&time.year())
+}
+
+// Fields and not a format of chrono, whose formatter would be linked for three formats.
+fn day(time: &NaiveDateTime) -> String {
+    format!("{:04}-{:02}-{:02}", time.year(), time.month(), time.day())
+}
+
+fn time_of_day(time: &NaiveDateTime) -> String {
+    format!(
+        "{:02}:{:02}:{:02}",
+        time.hour(),
+        time.minute(),
+        time.second()
+    )
 }
 
 #[cfg(test)]
@@ -42,7 +66,12 @@ mod tests {
             (951_782_400_000_000, "2000-02-29T00:00:00.000000Z"),
             (1_798_761_599_000_001, "2026-12-31T23:59:59.000001Z"),
             (-1, "1969-12-31T23:59:59.999999Z"),
+            (-62_167_219_200_000_000, "0000-01-01T00:00:00.000000Z"),
+            (-62_167_219_200_000_001, ""),
+            (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
+            (253_402_300_800_000_000, ""),
             (i64::MAX, ""),
+            (i64::MIN, ""),
         ] {
             assert_eq!(utc(micros), text);
         }

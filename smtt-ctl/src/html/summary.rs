@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use smtt_model::rows::{ExecutorKind, StageRow};
+use smtt_model::sort::small;
 use smtt_model::state::FaultFigures;
 use smtt_model::units;
 
@@ -198,7 +199,7 @@ fn losses(facts: &Facts) -> (Vec<Loss>, Vec<&'static str>) {
             false,
         );
     }
-    losses.sort_by_key(|loss| std::cmp::Reverse(loss.ns));
+    small::sort_by_key(&mut losses, |loss| std::cmp::Reverse(loss.ns));
     (losses, unknown)
 }
 

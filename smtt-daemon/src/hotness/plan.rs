@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use smtt_machine::damon::windows::Access;
+use smtt_model::sort::small;
 use smtt_model::state::{Accessed, RangesId, Targets};
 
 use crate::placement::shares;
@@ -112,7 +113,7 @@ impl Plan {
             .iter()
             .filter(|access| access.target == target as u64 && access.start < access.end)
             .collect();
-        regions.sort_unstable_by_key(|access| access.start);
+        small::sort_by_key(&mut regions, |access| access.start);
         let mut sums: HashMap<RangesId, Accessed> = HashMap::new();
         for part in &found.parts {
             let sum = sums.entry(part.mark).or_default();
@@ -149,7 +150,7 @@ fn parts(targets: &Targets) -> Vec<Part> {
         .filter(|part| part.address.saturating_add(part.length) < 1 << 62)
         .collect();
     // The same blocks give the same plan.
-    parts.sort_unstable_by_key(|part| (part.address, part.mark.serial));
+    small::sort_by_key(&mut parts, |part| (part.address, part.mark.serial));
     parts
 }
 
@@ -163,7 +164,7 @@ fn spans(parts: &[Part], page_bytes: u64) -> Vec<(u64, u64)> {
             (start, end.next_multiple_of(page_bytes))
         })
         .collect();
-    spans.sort_unstable();
+    small::sort_by(&mut spans, Ord::cmp);
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for (start, end) in spans {
         match joined.last_mut() {

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use smtt_model::sort::small;
+
 /// Shares `all` among claimants max-min fairly: a claimant gets what it wants or an even share of what the others leave.
 pub(super) fn max_min<Key: Clone + Ord>(
     wants: &BTreeMap<Key, usize>,
     all: usize,
 ) -> BTreeMap<Key, usize> {
     let mut by_want: Vec<(usize, &Key)> = wants.iter().map(|(key, want)| (*want, key)).collect();
-    by_want.sort_unstable();
+    small::sort_by(&mut by_want, Ord::cmp);
     let mut left = all;
     let mut claimants = by_want.len();
     let mut shares = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! Selects the pages to inspect: all of them, or an evenly spread sample of the budget's size from a random start.
 
+use smtt_model::sort::small;
 use smtt_model::state::Targets;
 
 /// Neighbouring pages of one range.
@@ -44,7 +45,7 @@ pub fn with_spare(share: u64, needed: u64, left: usize, spare: &mut u64) -> u64 
 #[must_use]
 pub fn shares(needs: &[u64], all: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..needs.len()).collect();
-    order.sort_unstable_by_key(|index| needs[*index]);
+    small::sort_by_key(&mut order, |index| needs[*index]);
     let mut shares = vec![0; needs.len()];
     let mut left = all;
     for (met, index) in order.iter().enumerate() {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Rdd, View};
+use crate::sort::small;
 use crate::state::FaultFigures;
 use crate::units;
 
@@ -33,7 +34,7 @@ impl Saving {
     #[must_use]
     pub fn new(low: f64, expected: f64, high: f64) -> Self {
         let mut all = [low, expected, high].map(|seconds| seconds.max(0.0));
-        all.sort_by(f64::total_cmp);
+        small::sort_by(&mut all, f64::total_cmp);
         let [low, expected, high] = all;
         Self {
             low,

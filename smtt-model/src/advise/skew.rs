@@ -6,6 +6,7 @@ use super::tasks::{
 };
 use super::{Evidence, Finding, Outcome, Remedy, Saving, View, count, remedy, share, whole};
 use crate::rows::EndedTask;
+use crate::sort::small;
 use crate::units;
 
 /// The rule of tasks that read more than the others.
@@ -85,7 +86,7 @@ fn at_a_time(ended: &[&EndedTask]) -> usize {
     let ends = ended.iter().map(|it| (it.end_ns, -1_i64));
     let mut changes: Vec<(u64, i64)> = starts.chain(ends).collect();
     // Of one time the ends come first.
-    changes.sort_unstable();
+    small::sort_by(&mut changes, Ord::cmp);
     let (mut now, mut most) = (0, 1);
     for (_, change) in changes {
         now += change;
@@ -122,8 +123,7 @@ impl Cut<'_> {
     /// where other workers take their parts. With how it is computed.
     pub(super) fn saving(mut self, most_parts: usize) -> (Option<Saving>, String) {
         let cores = at_a_time(&self.ended);
-        self.ended
-            .sort_unstable_by_key(|it| (it.start_ns, it.partition));
+        small::sort_by_key(&mut self.ended, |it| (it.start_ns, it.partition));
         let work: Vec<Work> = self
             .ended
             .iter()

@@ -26,7 +26,7 @@ use super::shares::Settled;
 use super::task::{TaskState, Tasks};
 use crate::attribute::{Agreement, Attribution, Doing, Owner, RddKey, StageKey};
 use crate::decode::ExecutorDescribed;
-use crate::sort::small::Gather as _;
+use crate::sort::small::{self, Gather as _};
 
 /// Time after a task's end, in nanoseconds, after which its remaining Spark pages are dropped: the facts that freed
 /// them were lost.
@@ -251,7 +251,7 @@ impl Executor {
             .filter(|(key, _)| key.id().is_some() && !self.memory.holds(**key))
             .map(|(key, rdd)| (rdd.last_active_ns, *key))
             .collect();
-        old.sort_unstable();
+        small::sort_by(&mut old, Ord::cmp);
         old.truncate(most);
         let freed = old.len();
         for (_, key) in old {

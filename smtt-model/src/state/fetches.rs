@@ -10,6 +10,7 @@ use super::bytes::{Caps, Search, vec_bytes};
 use super::functions::Functions;
 use super::task::{Task, Tasks};
 use crate::decode::Fetched;
+use crate::sort::small;
 
 /// Requests that a task keeps.
 pub const FETCHES_PER_TASK: usize = 1_000;
@@ -225,7 +226,7 @@ impl Tasks {
             .map(|(id, task)| (Reverse(task.end_ns.unwrap_or(0)), *id, count(task)))
             .filter(|(_, _, requests)| *requests > 0)
             .collect();
-        ended.sort_unstable();
+        small::sort_by(&mut ended, Ord::cmp);
         while left > FETCHES_PER_EXECUTOR / 2
             && let Some((_, id, requests)) = ended.pop()
         {

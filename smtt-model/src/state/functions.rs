@@ -11,6 +11,7 @@ use super::bytes::{Caps, HeapBytes as _, Search, vec_bytes};
 use super::fetches::Fetches;
 use super::task::{Task, Tasks};
 use crate::decode::Span;
+use crate::sort::small;
 
 /// Spans that a task keeps.
 pub const SPANS_PER_TASK: usize = 64;
@@ -375,7 +376,7 @@ impl Tasks {
             .map(|(id, task)| (Reverse(task.end_ns.unwrap_or(0)), *id, count(task)))
             .filter(|(_, _, spans)| *spans > 0)
             .collect();
-        ended.sort_unstable();
+        small::sort_by(&mut ended, Ord::cmp);
         let mut left = kept;
         while left > SPANS_PER_EXECUTOR / 2
             && let Some((_, id, spans)) = ended.pop()

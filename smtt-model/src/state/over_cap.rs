@@ -7,6 +7,7 @@ use super::bytes::{HeapBytes, Table};
 use super::faults;
 use super::helpers::HelperSum;
 use super::used::Used;
+use crate::sort::small;
 
 /// The overflow row of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(super) fn fold<K: Copy + Eq + std::hash::Hash + HeapBytes, V: HeapBytes>(
         .filter(|(_, row)| may_go(row))
         .map(|(key, row)| (last_active_ns(row), *key))
         .collect();
-    old.sort_unstable_by_key(|(touched, _)| *touched);
+    small::sort_by_key(&mut old, |(touched, _)| *touched);
     old.truncate(most);
     let freed = old.len();
     for (_, key) in old {
