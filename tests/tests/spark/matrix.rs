@@ -11,6 +11,7 @@ use smtt_tests::skip::skip;
 use smtt_tests::truth::{same_faults_within, same_stages, same_storage, same_tasks};
 use xtask::paths::{Jdk, Paths};
 use xtask::process::wait_for;
+use xtask::setup::setup;
 use xtask::spark::Application;
 
 /// Least number of page faults of an executor between the two gates.
@@ -160,4 +161,19 @@ fn spark_4_3_on_the_newest_jdk() -> Result<()> {
     let lab = SparkLab::on("4.3.0", &jdk)?;
     page_rank(&lab, LOCAL_CLUSTER, Application::with_marker_by_spark)?;
     lab.passed()
+}
+
+/// Further versions, with `cargo xtask test versions`: they take half a gigabyte each.
+#[test]
+fn other_versions() -> Result<()> {
+    let Ok(versions) = std::env::var("SMTT_SPARK_VERSIONS") else {
+        return skip("other_versions", "`cargo xtask test versions` runs them");
+    };
+    for version in versions.split(',') {
+        println!("Spark {version}");
+        setup(&Paths::find()?, &[version])?;
+        mode(version, LOCAL_CLUSTER, Application::with_marker_by_spark)?;
+        standalone(version, Application::with_marker)?;
+    }
+    Ok(())
 }

@@ -79,7 +79,7 @@ const PLAIN: Stage = Stage {
 };
 
 /// All stages; those of one lane run in this order.
-pub const STAGES: [Stage; 18] = [
+pub const STAGES: [Stage; 19] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -295,6 +295,15 @@ pub const STAGES: [Stage; 18] = [
         longer: &[("SMTT_DEATHS", "10")],
     },
     Stage {
+        name: "versions",
+        about: "further versions of Spark, each on a local cluster and stand-alone, with what they set up",
+        lane: Lane::ByName,
+        root: true,
+        commands: shown!("spark", "matrix::other_versions"),
+        longer: &[("SMTT_SPARK_VERSIONS", "4.1.4,4.2.1")],
+        ..PLAIN
+    },
+    Stage {
         name: "soak",
         about: "ten minutes of executors that come and go",
         lane: Lane::ByName,
@@ -343,7 +352,7 @@ mod tests {
         assert_eq!(
             names_by_name_only(),
             [
-                "arm64", "systemd", "starts", "kills", "remedies", "deaths", "soak"
+                "arm64", "systemd", "starts", "kills", "remedies", "deaths", "versions", "soak"
             ]
         );
         assert!(
