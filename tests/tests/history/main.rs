@@ -13,6 +13,9 @@ mod stores;
 
 use anyhow::{Result, bail};
 use smtt_tests::lab::SparkLab;
+use smtt_tests::skip::skip;
+use xtask::paths::Paths;
+use xtask::setup::setup;
 
 /// One run of the application, and all that is compared with it; an error of one comparison does not hide the others.
 fn compare(version: &str) -> Result<()> {
@@ -54,4 +57,17 @@ fn the_history_of_spark_3_5_is_that_of_its_log_and_of_its_server() -> Result<()>
 #[test]
 fn the_history_of_spark_4_3_is_that_of_its_log_and_of_its_server() -> Result<()> {
     compare("4.3.0")
+}
+
+/// Further versions, with `cargo xtask test versions`.
+#[test]
+fn the_histories_of_other_versions_are_those_of_their_logs_and_servers() -> Result<()> {
+    let Ok(versions) = std::env::var("SMTT_SPARK_VERSIONS") else {
+        return skip("other_versions", "`cargo xtask test versions` runs them");
+    };
+    for version in versions.split(',') {
+        setup(&Paths::find()?, &[version])?;
+        compare(version)?;
+    }
+    Ok(())
 }

@@ -296,10 +296,26 @@ pub const STAGES: [Stage; 19] = [
     },
     Stage {
         name: "versions",
-        about: "further versions of Spark, each on a local cluster and stand-alone, with what they set up",
+        about: "further versions of Spark: a local cluster and a stand-alone one, and the history of an application",
         lane: Lane::ByName,
         root: true,
-        commands: shown!("spark", "matrix::other_versions"),
+        commands: &[
+            BUILD,
+            &[
+                "test",
+                "--no-fail-fast",
+                "--workspace",
+                "--test",
+                "spark",
+                "--test",
+                "history",
+                "other_versions",
+                "--",
+                "--test-threads=1",
+                "--nocapture",
+            ],
+        ],
+        limit: Duration::from_secs(7200),
         longer: &[("SMTT_SPARK_VERSIONS", "4.1.4,4.2.1")],
         ..PLAIN
     },
