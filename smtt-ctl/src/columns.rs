@@ -402,7 +402,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
     use smtt_model::rows::{
-        BlockRow, ExecutorRow, JobRow, RddRow, StageRow, TaskRow, UsedRow, WorkState,
+        BlockRow, CourseRow, ExecutorRow, JobRow, RddRow, StageRow, TaskRow, UsedRow, WorkState,
     };
 
     #[test]
@@ -432,6 +432,11 @@ mod tests {
             spark_collection_ns: Some(0),
             ..UsedRow::default()
         };
+        let course = CourseRow {
+            state: Some(WorkState::Running),
+            duration_ns: Some(0),
+            ..CourseRow::default()
+        };
         let rows = [
             (&EXECUTORS, serde_json::to_value(ExecutorRow::default())),
             (
@@ -457,8 +462,7 @@ mod tests {
             (
                 &JOBS,
                 serde_json::to_value(JobRow {
-                    state: Some(WorkState::Running),
-                    duration_ns: Some(0),
+                    course: course.clone(),
                     job_id: Some(0),
                     jvm_resident_max_bytes: Some(0),
                     jvm_virtual_max_bytes: Some(0),
@@ -470,8 +474,7 @@ mod tests {
             (
                 &QUERIES,
                 serde_json::to_value(JobRow {
-                    state: Some(WorkState::Running),
-                    duration_ns: Some(0),
+                    course: course.clone(),
                     sql_execution_id: Some(0),
                     jvm_resident_max_bytes: Some(0),
                     jvm_virtual_max_bytes: Some(0),

@@ -37,7 +37,7 @@ pub use functions::{
 };
 pub use groups::{GroupBy, RddGroupRow, rdd_group, rdd_groups};
 pub use history::HistoryRow;
-pub use jobs::{JobRow, WorkBy, WorkState, WorkSums};
+pub use jobs::{CourseRow, JobRow, WorkBy, WorkState, WorkSums};
 pub(crate) use memory::memory_row;
 pub use memory::{
     CgroupRow, ChildRow, LimitRow, MemoryPart, MemoryRow, PeakRow, memory_limits, peaks,

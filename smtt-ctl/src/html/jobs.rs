@@ -19,11 +19,11 @@ const NAME: usize = 200;
 fn chosen(facts: &Facts) -> Vec<&WorkOverWorkersRow> {
     let mut rows: Vec<&WorkOverWorkersRow> = facts.jobs.iter().collect();
     sort_by_key(&mut rows, |row| {
-        let is_running = row.state == Some(WorkState::Running);
-        std::cmp::Reverse((is_running, row.duration_ns, row.task_time_ns))
+        let is_running = row.course.state == Some(WorkState::Running);
+        std::cmp::Reverse((is_running, row.course.duration_ns, row.task_time_ns))
     });
     rows.truncate(JOBS);
-    sort_by_key(&mut rows, |row| (row.started_unix_ms, row.job_id));
+    sort_by_key(&mut rows, |row| (row.course.started_unix_ms, row.job_id));
     rows
 }
 
@@ -53,9 +53,14 @@ struct Axis {
 
 impl Axis {
     fn of(rows: &[&WorkOverWorkersRow], now_unix_ms: u64) -> Option<Self> {
-        let begin = rows.iter().filter_map(|row| row.started_unix_ms).min()?;
-        let ends = rows.iter().filter_map(|row| row.ended_unix_ms);
-        let runs = rows.iter().any(|row| row.state == Some(WorkState::Running));
+        let begin = rows
+            .iter()
+            .filter_map(|row| row.course.started_unix_ms)
+            .min()?;
+        let ends = rows.iter().filter_map(|row| row.course.ended_unix_ms);
+        let runs = rows
+            .iter()
+            .any(|row| row.course.state == Some(WorkState::Running));
         let now = runs.then_some(now_unix_ms);
         let end = ends.chain(now).max().unwrap_or(begin);
         Some(Self {
@@ -70,13 +75,13 @@ impl Axis {
     }
 
     fn bar(&self, row: &WorkOverWorkersRow) -> Cell {
-        let Some(started) = row.started_unix_ms else {
+        let Some(started) = row.course.started_unix_ms else {
             return Cell::Absent;
         };
         Cell::Span {
-            class: class(row.state),
+            class: class(row.course.state),
             begin: self.share(started),
-            end: self.share(row.ended_unix_ms.unwrap_or(self.end)),
+            end: self.share(row.course.ended_unix_ms.unwrap_or(self.end)),
         }
     }
 }
@@ -117,18 +122,18 @@ pub fn jobs(body: &mut Markup, facts: &Facts) {
                 &rows,
                 |row| {
                     let name = shortened(row.name.as_deref().unwrap_or("–"), NAME);
-                    let failure = row.failure.as_deref().unwrap_or_default();
+                    let failure = row.course.failure.as_deref().unwrap_or_default();
                     Cell::Name(name, shortened(failure, NAME))
                 },
             ),
             Column::new("State", "as the driver says", &rows, |row| {
-                Cell::words(row.state.map(|state| word(state).to_owned()))
+                Cell::words(row.course.state.map(|state| word(state).to_owned()))
             }),
             Column::new("When", "from begin to end", &rows, |row| {
                 axis.as_ref().map_or(Cell::Absent, |axis| axis.bar(row))
             }),
             Column::new("Time", "from begin to end", &rows, |row| {
-                Cell::maybe(row.duration_ns, units::duration)
+                Cell::maybe(row.course.duration_ns, units::duration)
             }),
             Column::new(
                 "Stages",

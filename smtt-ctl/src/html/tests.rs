@@ -105,7 +105,10 @@ fn facts(name: &str, rdds: u32) -> Facts {
             application_id: Some(name.to_owned()),
             job_id: Some(1),
             name: Some(name.to_owned()),
-            failure: Some(name.to_owned()),
+            course: smtt_model::rows::CourseRow {
+                failure: Some(name.to_owned()),
+                ..smtt_model::rows::CourseRow::default()
+            },
             ..WorkOverWorkersRow::default()
         }],
         stages: vec![StageRow {

@@ -23,6 +23,27 @@ pub enum WorkBy {
     Query,
 }
 
+/// How a job or an SQL execution goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CourseRow {
+    /// `running`, `succeeded` or `failed`, as the driver says; an SQL execution has failed where its last job has. Absent
+    /// until the driver has described a job of the row, and where all executors have gone before it told them an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<WorkState>,
+    /// When it began, by the driver's clock, in milliseconds since 1970: an SQL execution with its first job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_unix_ms: Option<u64>,
+    /// When it ended: an SQL execution with its last job. Absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_ms: Option<u64>,
+    /// From the begin to the end, in nanoseconds; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ns: Option<u64>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
 /// One job or one SQL execution of an application, as far as executors of this worker worked for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobRow {
@@ -41,22 +62,9 @@ pub struct JobRow {
     /// Description of the job or query: as the application set it, else of the SQL execution, else the name of the last
     /// stage.
     pub name: Option<String>,
-    /// `running`, `succeeded` or `failed`, as the driver says; an SQL execution has failed where its last job has. Absent
-    /// until the driver has described a job of the row, and where all executors have gone before it told them an end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<WorkState>,
-    /// When it began, by the driver's clock, in milliseconds since 1970: an SQL execution with its first job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_unix_ms: Option<u64>,
-    /// When it ended: an SQL execution with its last job. Absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_unix_ms: Option<u64>,
-    /// From the begin to the end, in nanoseconds; absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duration_ns: Option<u64>,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it goes.
+    #[serde(flatten)]
+    pub course: CourseRow,
     /// Jobs with stages in this row.
     pub jobs: u64,
     /// Stages that ran on this worker.
@@ -225,28 +233,33 @@ impl Sum {
         known.cloned()
     }
 
-    /// State, begin, end and failure.
-    fn course(&self) -> (Option<WorkState>, Option<u64>, Option<u64>, Option<String>) {
+    fn course(&self) -> CourseRow {
         let jobs = || self.told.values();
-        let started = jobs().map(|job| job.started_unix_ms).min();
+        let started_unix_ms = jobs().map(|job| job.started_unix_ms).min();
         let ended: Option<Vec<u64>> = jobs().map(|job| job.ended_unix_ms).collect();
-        let ended = ended.and_then(|ends| ends.into_iter().max());
+        let ended_unix_ms = ended.and_then(|ends| ends.into_iter().max());
         let failure = self
             .told
             .values()
             .next_back()
             .map(|job| job.failure.clone());
-        let failure = failure.filter(|text| ended.is_some() && !text.is_empty());
-        let state = started.map(|_| match (ended, &failure) {
+        let failure = failure.filter(|text| ended_unix_ms.is_some() && !text.is_empty());
+        let state = started_unix_ms.map(|_| match (ended_unix_ms, &failure) {
             (None, _) => WorkState::Running,
             (Some(_), Some(_)) => WorkState::Failed,
             (Some(_), None) => WorkState::Succeeded,
         });
-        (state, started, ended, failure)
+        CourseRow {
+            state,
+            started_unix_ms,
+            ended_unix_ms,
+            duration_ns: duration_ns(started_unix_ms, ended_unix_ms),
+            failure,
+        }
     }
 
     fn row(self, application: ApplicationKey, group: Group, by: WorkBy, on: Measured) -> JobRow {
-        let (state, started_unix_ms, ended_unix_ms, failure) = self.course();
+        let course = self.course();
         let count = |state| self.tasks.get(&state).copied().unwrap_or(0);
         let id = match group {
             Group::Id(id) => Some(id),
@@ -274,11 +287,7 @@ impl Sum {
                 }),
                 Group::Overflow => Some(OVERFLOW.to_owned()),
             },
-            state,
-            started_unix_ms,
-            ended_unix_ms,
-            duration_ns: duration_ns(started_unix_ms, ended_unix_ms),
-            failure,
+            course,
             jobs: self.jobs.len() as u64,
             stages: self.stages.len() as u64,
             job_ids: ids(&self.jobs),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::jobs::duration_ns;
-use super::{ApplicationKey, HelperSumRow, JobRow, UsedRow, WorkState};
+use super::{ApplicationKey, CourseRow, HelperSumRow, JobRow, UsedRow, WorkState};
 use crate::state::FaultFigures;
 
 /// One job or one SQL execution of an application over all workers that answered.
@@ -24,21 +24,9 @@ pub struct WorkOverWorkersRow {
     pub sql_execution_id: Option<u64>,
     /// Description of the job or query, as the worker with its last stage has it.
     pub name: Option<String>,
-    /// `running`, `succeeded` or `failed`, as the driver says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<WorkState>,
-    /// When it began, by the driver's clock, in milliseconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_unix_ms: Option<u64>,
-    /// When it ended; absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_unix_ms: Option<u64>,
-    /// From the begin to the end, in nanoseconds; absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duration_ns: Option<u64>,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    /// How it goes.
+    #[serde(flatten)]
+    pub course: CourseRow,
     /// Workers with tasks of it.
     pub workers: u64,
     /// Jobs in this row; absent where a worker does not name all of them, because the same job runs on several workers.
@@ -124,6 +112,28 @@ fn unite(all: &mut Ids, more: Option<&Vec<u32>>, count: u64) {
     }
 }
 
+impl CourseRow {
+    /// Adds what another worker knows. All hear the same of the driver, some of them later. A job that has ended does not
+    /// go on; an SQL execution does, with a next job that a worker has not heard of.
+    fn add(&mut self, more: &Self, of_queries: bool) {
+        let runs = Some(WorkState::Running);
+        let is_newer = match (self.state, more.state) {
+            (None, _) => true,
+            (_, None) => false,
+            (old, new) if (old == runs) != (new == runs) => (new == runs) == of_queries,
+            _ => more.ended_unix_ms > self.ended_unix_ms,
+        };
+        if is_newer {
+            self.state = more.state;
+            self.ended_unix_ms = more.ended_unix_ms;
+            self.failure.clone_from(&more.failure);
+        }
+        let begins = [self.started_unix_ms, more.started_unix_ms].into_iter();
+        self.started_unix_ms = begins.flatten().min();
+        self.duration_ns = duration_ns(self.started_unix_ms, self.ended_unix_ms);
+    }
+}
+
 impl<'a> Sum<'a> {
     fn new(row: &JobRow) -> Self {
         Self {
@@ -150,23 +160,7 @@ impl<'a> Sum<'a> {
             self.last = last;
         }
         row.sql_execution_id = row.sql_execution_id.or(more.sql_execution_id);
-        // Every worker hears the same of the driver, some of them later. A job that has ended does not go on; an SQL
-        // execution does, with a next job that a worker has not heard of.
-        let runs = Some(WorkState::Running);
-        let is_newer = match (row.state, more.state) {
-            (None, _) => true,
-            (_, None) => false,
-            (old, new) if (old == runs) != (new == runs) => (new == runs) == of_queries,
-            _ => more.ended_unix_ms > row.ended_unix_ms,
-        };
-        if is_newer {
-            row.state = more.state;
-            row.ended_unix_ms = more.ended_unix_ms;
-            row.failure.clone_from(&more.failure);
-        }
-        let begins = [row.started_unix_ms, more.started_unix_ms].into_iter();
-        row.started_unix_ms = begins.flatten().min();
-        row.duration_ns = duration_ns(row.started_unix_ms, row.ended_unix_ms);
+        row.course.add(&more.course, of_queries);
         self.workers.insert(worker);
         unite(&mut self.jobs, more.job_ids.as_ref(), more.jobs);
         unite(&mut self.stages, more.stage_ids.as_ref(), more.stages);
@@ -421,9 +415,12 @@ mod tests {
         let row = |state, started, ended: Option<u64>| JobRow {
             job_id: Some(1),
             sql_execution_id: Some(4),
-            state,
-            started_unix_ms: started,
-            ended_unix_ms: ended,
+            course: CourseRow {
+                state,
+                started_unix_ms: started,
+                ended_unix_ms: ended,
+                ..CourseRow::default()
+            },
             ..JobRow::default()
         };
         let (runs, ended) = (Some(WorkState::Running), Some(WorkState::Succeeded));
@@ -436,7 +433,8 @@ mod tests {
             let parts = order.map(|at: usize| ("w", std::slice::from_ref(&rows[at])));
             let course = |of_queries| {
                 let sum = &work_over_workers(&parts, of_queries)[0];
-                (sum.state, sum.started_unix_ms, sum.duration_ns)
+                let course = &sum.course;
+                (course.state, course.started_unix_ms, course.duration_ns)
             };
             assert_eq!(course(true), (runs, Some(1000), None));
             assert_eq!(course(false), (ended, Some(1000), Some(2_000_000_000)));

@@ -2,7 +2,7 @@
 
 use super::tasks::rows;
 use super::*;
-use smtt_model::rows::WorkState;
+use smtt_model::rows::{CourseRow, WorkState};
 
 const BEGIN: u64 = 1_767_225_600_000;
 
@@ -10,11 +10,13 @@ fn job(id: u32, state: WorkState, started: u64, ended: Option<u64>) -> WorkOverW
     WorkOverWorkersRow {
         job_id: Some(id),
         name: Some(HOSTILE.to_owned()),
-        state: Some(state),
-        started_unix_ms: Some(BEGIN + started),
-        ended_unix_ms: ended.map(|ended| BEGIN + ended),
-        duration_ns: ended.map(|ended| (ended - started) * 1_000_000),
-        failure: (state == WorkState::Failed).then(|| HOSTILE.to_owned()),
+        course: CourseRow {
+            state: Some(state),
+            started_unix_ms: Some(BEGIN + started),
+            ended_unix_ms: ended.map(|ended| BEGIN + ended),
+            duration_ns: ended.map(|ended| (ended - started) * 1_000_000),
+            failure: (state == WorkState::Failed).then(|| HOSTILE.to_owned()),
+        },
         ..WorkOverWorkersRow::default()
     }
 }
@@ -107,8 +109,8 @@ fn impossible_times_and_counts_make_a_page() {
         hostile.tasks_failed = u64::MAX;
         hostile.tasks_lost = u64::MAX;
         let mut ended = job(2, WorkState::Succeeded, 0, Some(5));
-        ended.started_unix_ms = Some(BEGIN + started);
-        ended.ended_unix_ms = Some(0);
+        ended.course.started_unix_ms = Some(BEGIN + started);
+        ended.course.ended_unix_ms = Some(0);
         facts.jobs = vec![hostile, ended];
         let page = document::page(&facts);
         assert_eq!(bars(&page).len(), 2);

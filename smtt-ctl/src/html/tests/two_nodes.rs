@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use smtt_model::advise::surroundings::Process;
 use smtt_model::advise::{View, advise};
-use smtt_model::rows::WorkState;
+use smtt_model::rows::{CourseRow, WorkState};
 use smtt_model::rows::{
     EventShown, FigureRow, Number, PageWalkRow, PageWalksShown, SpanRow, Spread,
 };
@@ -309,10 +309,13 @@ fn whole() -> Facts {
             .map(|job| WorkOverWorkersRow {
                 job_id: Some(job),
                 name: Some("count at Recommend.scala:31".to_owned()),
-                state: Some(WorkState::Succeeded),
-                started_unix_ms: Some(1_794_999_800_000 + u64::from(job) * 20_000),
-                ended_unix_ms: Some(1_794_999_815_000 + u64::from(job) * 25_000),
-                duration_ns: Some(15_000_000_000 + u64::from(job) * 5_000_000_000),
+                course: CourseRow {
+                    state: Some(WorkState::Succeeded),
+                    started_unix_ms: Some(1_794_999_800_000 + u64::from(job) * 20_000),
+                    ended_unix_ms: Some(1_794_999_815_000 + u64::from(job) * 25_000),
+                    duration_ns: Some(15_000_000_000 + u64::from(job) * 5_000_000_000),
+                    failure: None,
+                },
                 stages: Some(2),
                 tasks_succeeded: 40,
                 ..WorkOverWorkersRow::default()

@@ -273,7 +273,10 @@ fn jobs_and_stages_have_the_state_and_the_times_of_the_driver() {
     // No task of it ran here: it has no row, and its end is that of its query.
     tell(&mut state, 1, S, job(9, None, ""));
 
-    let course = |row: &JobRow| (row.state, row.started_unix_ms, row.duration_ns);
+    let course = |row: &JobRow| {
+        let course = &row.course;
+        (course.state, course.started_unix_ms, course.duration_ns)
+    };
     let seen: Vec<_> = jobs(&state).iter().map(course).collect();
     let (succeeded, failed) = (Some(WorkState::Succeeded), Some(WorkState::Failed));
     let expected = [
@@ -320,7 +323,7 @@ fn jobs_and_stages_have_the_state_and_the_times_of_the_driver() {
     let states = |state: &State| {
         let stages = state.list_stages(&Filter::default()).rows;
         let third = stages.iter().find(|row| row.stage_id == Some(3));
-        (jobs(state)[2].state, third.and_then(|row| row.state))
+        (jobs(state)[2].course.state, third.and_then(|row| row.state))
     };
     let running = Some(WorkState::Running);
     assert_eq!(states(&state), (running, running));
