@@ -25,15 +25,9 @@ const WIDTH: usize = 100;
 pub(super) async fn run(
     client: &Client,
     output: Output,
-    app: Option<&str>,
-    user: Option<u32>,
+    question: ListQuery,
     all: bool,
 ) -> Result<Exit, Failure> {
-    let question = ListQuery {
-        app: app.map(str::to_owned),
-        user,
-        ..ListQuery::default()
-    };
     let mut advice: Advice = client.ask("/v1/advise", &question).await?;
     if client.cluster().is_none() {
         advice.applications.extend(earlier(client, &question).await);
@@ -45,7 +39,8 @@ pub(super) async fn run(
     } else if output.is_data() {
         output.data(&advice)?;
     }
-    if advice.applications.is_empty() && question != ListQuery::default() {
+    let is_filtered = question.app.is_some() || question.user.is_some();
+    if advice.applications.is_empty() && is_filtered {
         return Err(no_match(client, "/v1/executors", "applications", &question).await);
     }
     if !output.is_data() {

@@ -420,7 +420,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         | Command::Stages { .. }
         | Command::Tasks { .. }
         | Command::Rdds { .. }
-        | Command::Blocks(_)
+        | Command::Blocks { .. }
         | Command::Memory { .. }
         | Command::Pages { .. }
         | Command::Report { .. }

@@ -553,6 +553,40 @@ mod tests {
     }
 
     #[test]
+    fn every_heading_of_sums_is_explained() {
+        use crate::args::By;
+        use crate::groups::Of;
+        use clap::ValueEnum as _;
+
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/FIGURES.md");
+        let document = std::fs::read_to_string(path).expect("docs/FIGURES.md");
+        let (_, sums) = document.split_once("\n### Sums").expect("its section");
+        let (_, pages) = document
+            .split_once("\n### Bytes by place")
+            .expect("its section");
+        let rows = |of: &str| -> Vec<String> {
+            let rows = of.lines().filter(|it| it.starts_with("| `"));
+            rows.map(str::to_owned).collect()
+        };
+        let (all, sums, pages) = (rows(&document), rows(sums), rows(pages));
+        for (of, listing, own) in [
+            (Of::Rdds, "rdds", &sums),
+            (Of::Blocks, "blocks", &sums),
+            (Of::Pages, "pages", &pages),
+        ] {
+            for column in By::value_variants()
+                .iter()
+                .flat_map(|by| of.kind(*by).columns)
+            {
+                let heading = column.heading;
+                let is_explained = own.iter().any(|row| explains(row, heading, "sums"))
+                    || all.iter().any(|row| explains(row, heading, listing));
+                assert!(is_explained, "{path} lacks {heading} of {listing} --by");
+            }
+        }
+    }
+
+    #[test]
     fn a_heading_is_explained_by_a_row_about_its_listing() {
         let row = "| `STATE` | executors, jobs | text about `TIME` |";
         assert!(explains(row, "STATE", "executors") && explains(row, "STATE", "jobs"));

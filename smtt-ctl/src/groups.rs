@@ -1,22 +1,25 @@
-//! `smtt-ctl rdds --by`: RDDs that have something in common, added up.
+//! `--by` of `rdds`, `blocks`, `pages` and `top`: rows whose RDDs have something in common, added up.
 
+mod held;
+
+use serde::Serialize;
 use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
-use smtt_model::rows::{Listing, RddGroupRow, RddRow, rdd_groups};
+use smtt_model::rows::{Listing, RddRow, rdd_groups, rdd_groups_of};
 use smtt_model::sort::{Sort, sort};
 
 use super::args::{By, Query};
-use super::columns::{ListingKind, RDDS, USER};
+use super::columns::{BLOCKS, ListingKind, RDDS, USER};
 use super::listing::no_match::no_match;
 use super::listing::{Rows, data, outcome, text, unfiltered};
 use super::output::{Form as OutputForm, Output};
 use super::table::{self, Column, Form, Table, column};
 use super::{Exit, Failure, earlier};
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 
-/// Columns of groups whose common value has this heading.
+/// Columns of groups whose common value has this heading, with further ones.
 macro_rules! columns {
-    ($heading:literal) => {{
+    ($heading:literal, $($more:tt)*) => {{
         const COLUMNS: &[Column] = &[
             column("application_id", "APPLICATION", Form::Text, 1),
             USER,
@@ -24,6 +27,16 @@ macro_rules! columns {
             column("sql_executions", "RUNS", Form::Count, 1),
             column("rdds", "RDDS", Form::Count, 1),
             column("executors", "EXECS", Form::Count, 4),
+            $($more)*
+        ];
+        COLUMNS
+    }};
+}
+
+/// Columns of RDDs.
+macro_rules! rdds {
+    ($heading:literal) => {
+        columns! { $heading,
             column("partitions_cached", "CACHED", Form::Count, 5),
             column("page_faults", "FAULTS", Form::Count, 0),
             column("page_fault_time_ns", "FAULT TIME", Form::Duration, 2),
@@ -34,24 +47,126 @@ macro_rules! columns {
             column("execution_memory_bytes", "EXECUTION", Form::Bytes, 2),
             column("block_reads", "READS", Form::Count, 7),
             column("blocks_evicted", "EVICTED", Form::Count, 7),
-        ];
-        COLUMNS
-    }};
+        }
+    };
 }
 
-pub(super) const fn kind(by: By) -> ListingKind {
-    let (what, columns): (_, &[Column]) = match by {
-        By::Query => ("queries with RDDs", columns!("QUERY")),
-        By::Node => ("plan nodes of RDDs", columns!("NODE")),
-        By::Callsite => ("call sites of RDDs", columns!("CALL SITE")),
-        By::Name => ("names of RDDs", columns!("NAME")),
-        By::Rdd => ("RDDs", columns!("RDD")),
+/// Columns of blocks.
+macro_rules! blocks {
+    ($heading:literal) => {
+        columns! { $heading,
+            column("blocks", "BLOCKS", Form::Count, 0),
+            column("size_bytes", "SIZE", Form::Bytes, 0),
+            column("off_heap_bytes", "OFF HEAP", Form::Bytes, 3),
+            column("object_bytes", "AS OBJECTS", Form::Bytes, 4),
+            column("reads", "READS", Form::Count, 2),
+            column("blocks_unread", "UNREAD", Form::Count, 2),
+            column("range_total", "RANGES", Form::Count, 6),
+            column("age_ns", "OLDEST", Form::Duration, 5),
+        }
     };
-    ListingKind {
-        what,
-        columns,
-        ..RDDS
+}
+
+/// Columns of page placement, as those of single RDDs.
+macro_rules! pages {
+    ($heading:literal) => {
+        columns! { $heading,
+            column("held_bytes", "HELD", Form::Bytes, 0),
+            column("sample", "OF SAMPLED OBJECTS", Form::Text, 3),
+            column("resolved_bytes", "RESOLVED", Form::Bytes, 6),
+            column("present_bytes", "PRESENT", Form::Bytes, 0),
+            column("swapped_bytes", "SWAPPED", Form::Bytes, 2),
+            column("untouched_bytes", "UNTOUCHED", Form::Bytes, 2),
+            column("unmapped_bytes", "UNMAPPED", Form::Bytes, 9),
+            column("page_sizes", "PAGE SIZES", Form::Word, 1),
+            column("nodes", "NODES", Form::Word, 1),
+            column("spanning_nodes", "SPANNING", Form::Count, 7),
+            column("reads", "READS", Form::Count, 4),
+            column("hotness", "ACCESSED", Form::Share, 4),
+            column("hot_bytes", "HOT", Form::Bytes, 4),
+            column("remote_access_ratio", "REMOTE", Form::Share, 1),
+            column("examined_share", "EXAMINED", Form::Share, 5),
+            column("addresses", "ADDRESSES", Form::Word, 8),
+            column("age_ns", "AGE", Form::Duration, 4),
+        }
+    };
+}
+
+/// What is added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Rdds,
+    Blocks,
+    Pages,
+}
+
+impl Of {
+    /// What the rows of a listing are added up from; `None` where they are of no RDDs.
+    pub(super) fn listing(kind: &ListingKind) -> Option<Self> {
+        let all = [Self::Rdds, Self::Blocks, Self::Pages];
+        all.into_iter().find(|of| of.path() == kind.path)
     }
+
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Rdds => RDDS.path,
+            Self::Blocks => BLOCKS.path,
+            Self::Pages => "/v1/pages",
+        }
+    }
+
+    /// The rows that are added up, in words.
+    const fn what(self) -> &'static str {
+        match self {
+            Self::Rdds => RDDS.what,
+            Self::Blocks => BLOCKS.what,
+            Self::Pages => "RDDs that hold memory",
+        }
+    }
+
+    /// The listing of groups.
+    pub(super) const fn kind(self, by: By) -> ListingKind {
+        let columns: &[Column] = match (self, by) {
+            (Self::Rdds, By::Query) => rdds!("QUERY"),
+            (Self::Rdds, By::Node) => rdds!("NODE"),
+            (Self::Rdds, By::Callsite) => rdds!("CALL SITE"),
+            (Self::Rdds, By::Name) => rdds!("NAME"),
+            (Self::Rdds, By::Rdd) => rdds!("RDD"),
+            (Self::Blocks, By::Query) => blocks!("QUERY"),
+            (Self::Blocks, By::Node) => blocks!("NODE"),
+            (Self::Blocks, By::Callsite) => blocks!("CALL SITE"),
+            (Self::Blocks, By::Name) => blocks!("NAME"),
+            (Self::Blocks, By::Rdd) => blocks!("RDD"),
+            (Self::Pages, By::Query) => pages!("QUERY"),
+            (Self::Pages, By::Node) => pages!("NODE"),
+            (Self::Pages, By::Callsite) => pages!("CALL SITE"),
+            (Self::Pages, By::Name) => pages!("NAME"),
+            (Self::Pages, By::Rdd) => pages!("RDD"),
+        };
+        let what = match (self, by) {
+            (Self::Rdds, By::Query) => "queries with RDDs",
+            (Self::Rdds, By::Node) => "plan nodes of RDDs",
+            (Self::Rdds, By::Callsite) => "call sites of RDDs",
+            (Self::Rdds, By::Name) => "names of RDDs",
+            (Self::Rdds, By::Rdd) => "RDDs",
+            (_, By::Query) => "queries that hold memory",
+            (_, By::Node) => "plan nodes that hold memory",
+            (_, By::Callsite) => "call sites that hold memory",
+            (_, By::Name) => "names of RDDs that hold memory",
+            (_, By::Rdd) => "RDDs that hold memory",
+        };
+        ListingKind {
+            path: self.path(),
+            what,
+            columns,
+            shows_faults: matches!(self, Self::Rdds),
+        }
+    }
+}
+
+/// Groups of RDDs.
+pub(super) const fn kind(by: By) -> ListingKind {
+    Of::Rdds.kind(by)
 }
 
 /// Heading of the groups in a report.
@@ -70,21 +185,20 @@ pub(super) async fn of(
     client: &Client,
     question: ListQuery,
     by: By,
-) -> Result<Vec<RddGroupRow>, Failure> {
+) -> Result<Vec<Map<String, Value>>, Failure> {
     let all = ListQuery {
         sort: None,
         limit: None,
         ..question
     };
-    let listing: Listing<RddRow> = client.ask(RDDS.path, &all).await?;
-    let mut groups = rdd_groups(&listing.rows, by.into());
-    groups.retain(|row| !is_idle(row));
+    let mut groups = rows(client, Of::Rdds, by, &all, None).await?.rows;
+    groups.retain(works);
     Ok(groups)
 }
 
 /// Groups as a table.
-pub(super) fn table(groups: &[RddGroupRow], by: By, output: Output) -> Table {
-    table::fit(kind(by).columns, &objects(groups), output, false)
+pub(super) fn table(groups: &[Map<String, Value>], by: By, output: Output) -> Table {
+    table::fit(kind(by).columns, groups, output, false)
 }
 
 /// The word of the argument.
@@ -98,63 +212,121 @@ pub(super) const fn name(by: By) -> &'static str {
     }
 }
 
-fn objects(groups: &[RddGroupRow]) -> Vec<Map<String, Value>> {
+fn objects<'a, Row: Serialize + 'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+) -> Vec<Map<String, Value>> {
     let object = |row| match serde_json::to_value(row) {
         Ok(Value::Object(row)) => Some(row),
         _ => None,
     };
-    groups.iter().filter_map(object).collect()
+    rows.into_iter().filter_map(object).collect()
 }
 
-fn is_idle(row: &RddGroupRow) -> bool {
-    let held = [
-        row.storage_memory_bytes,
-        row.execution_memory_bytes,
-        row.blocks_stored,
+/// Whether a group of RDDs works or holds memory.
+fn works(group: &Map<String, Value>) -> bool {
+    let figures = [
+        "page_faults",
+        "storage_memory_bytes",
+        "execution_memory_bytes",
+        "blocks_stored",
     ];
-    row.faults.page_faults.unwrap_or(0) == 0 && held == [0; 3]
+    let figure = |field: &&str| group.get(*field).and_then(Value::as_u64).unwrap_or(0);
+    figures.iter().any(|field| figure(field) > 0)
 }
 
-/// Requests RDDs, adds them up and prints the sums.
+/// Groups of a listing, all of them; of RDDs with those of earlier runs of the daemon where a query asks for them.
+pub(super) async fn rows(
+    client: &Client,
+    of: Of,
+    by: By,
+    question: &ListQuery,
+    query: Option<&Query>,
+) -> Result<Rows, ClientError> {
+    let groups = |rows: Vec<Map<String, Value>>, summary| Rows {
+        rows_total: rows.len() as u64,
+        rows,
+        summary,
+    };
+    // What earlier runs saw in memory is not there now.
+    let held: Option<Rows> = match of {
+        Of::Rdds => None,
+        _ => Some(client.ask(of.path(), question).await?),
+    };
+    let rdds: Listing<RddRow> = match query.filter(|_| of == Of::Rdds) {
+        Some(_) => earlier::ask(client, RDDS.path, question, query).await?,
+        None => client.ask(RDDS.path, question).await?,
+    };
+    Ok(match held {
+        Some(held) => groups(
+            held::add_up(held.rows, &rdds.rows, of, by.into()),
+            held.summary,
+        ),
+        None => groups(objects(&rdd_groups(&rdds.rows, by.into())), rdds.summary),
+    })
+}
+
+/// The RDDs of a group, on each executor.
+pub(super) async fn members(
+    client: &Client,
+    question: &ListQuery,
+    by: By,
+    group: &str,
+) -> Result<Rows, ClientError> {
+    let rdds: Listing<RddRow> = client.ask(RDDS.path, question).await?;
+    let groups = rdd_groups_of(&rdds.rows, by.into());
+    let rows = rdds.rows.iter().zip(groups);
+    let rows = rows.filter(|(_, of)| of == group).map(|(row, _)| row);
+    let rows = objects(rows);
+    Ok(Rows {
+        rows_total: rows.len() as u64,
+        rows,
+        summary: rdds.summary,
+    })
+}
+
+/// Sorts groups as the query says, and leaves as many as it says.
+pub(super) fn ordered(
+    listing: &mut Rows,
+    kind: &ListingKind,
+    query: &Query,
+    output: Output,
+) -> Result<(), Failure> {
+    listing.rows_total = listing.rows.len() as u64;
+    if let Some(asked) = &query.sort {
+        let refused = |error: smtt_model::sort::SortError| Failure::Question(error.to_string());
+        let by: Sort = kind.sort(asked).parse().map_err(refused)?;
+        listing.rows = sort(std::mem::take(&mut listing.rows), &[by]).map_err(refused)?;
+    }
+    let most = query.rows(output.rows).unwrap_or(usize::MAX);
+    listing.rows.truncate(most);
+    Ok(())
+}
+
+/// Requests rows, adds them up and prints the sums. Without `all` a table leaves out groups without work and memory.
 pub(super) async fn run(
     client: &Client,
     output: Output,
     query: &Query,
+    of: Of,
     by: By,
     all: bool,
 ) -> Result<Exit, Failure> {
-    let kind = kind(by);
+    let kind = of.kind(by);
     let question = query.filter.question();
     // The summary of all executors is below the table, as in the listing of single RDDs.
-    let listing: Listing<RddRow> = earlier::ask(client, kind.path, &question, Some(query)).await?;
-    let mut groups = rdd_groups(&listing.rows, by.into());
-    if groups.is_empty() && question != unfiltered(&question) {
+    let mut listing = rows(client, of, by, &question, Some(query)).await?;
+    if listing.rows.is_empty() && question != unfiltered(&question) {
         if output.is_data() {
-            let none = Rows {
-                summary: listing.summary.clone(),
-                ..Rows::default()
-            };
-            data(client, &kind, query, &none, output)?;
+            data(client, &kind, query, &listing, output)?;
         }
-        return Err(no_match(client, kind.path, RDDS.what, &question).await);
+        return Err(no_match(client, kind.path, of.what(), &question).await);
     }
-    let found = groups.len();
-    if output.form == OutputForm::Text && !all {
-        groups.retain(|row| !is_idle(row));
+    let found = listing.rows.len();
+    if of == Of::Rdds && output.form == OutputForm::Text && !all {
+        listing.rows.retain(works);
     }
-    let idle = found - groups.len();
-    if let Some(asked) = &query.sort {
-        let refused = |error: smtt_model::sort::SortError| Failure::Question(error.to_string());
-        let by: Sort = kind.sort(asked).parse().map_err(refused)?;
-        groups = sort(groups, &[by]).map_err(refused)?;
-    }
-    let rows_total = groups.len() as u64;
-    groups.truncate(query.rows(output.rows).unwrap_or(usize::MAX));
-    let listing = Rows {
-        rows: objects(&groups),
-        rows_total,
-        summary: listing.summary,
-    };
+    let idle = found - listing.rows.len();
+    ordered(&mut listing, &kind, query, output)?;
     if output.is_data() {
         data(client, &kind, query, &listing, output)?;
         return Ok(outcome(&kind, &listing.summary));
@@ -175,6 +347,7 @@ pub(super) async fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use smtt_model::rows::RddGroupRow;
 
     #[test]
     fn every_column_is_a_field_of_its_row() {

@@ -45,6 +45,7 @@ pub use crate::output::Output;
 
 use crate::client::{Client, ClientError};
 use crate::cluster::Cluster;
+use crate::groups::Of;
 use crate::ssh::{Settings, SshError, Tunnel};
 
 /// Result of a run.
@@ -300,9 +301,13 @@ fn answered(
             query,
             all,
             by: Some(by),
-        } => runtime.block_on(groups::run(client, output, query, *by, *all)),
+        } => runtime.block_on(groups::run(client, output, query, Of::Rdds, *by, *all)),
         Command::Rdds { query, all, .. } => list(&columns::RDDS, query, *all),
-        Command::Blocks(query) => list(&columns::BLOCKS, query, true),
+        Command::Blocks {
+            query,
+            by: Some(by),
+        } => runtime.block_on(groups::run(client, output, query, Of::Blocks, *by, true)),
+        Command::Blocks { query, .. } => list(&columns::BLOCKS, query, true),
         Command::Memory { query, peaks } => {
             runtime.block_on(memory::run(client, output, query, *peaks))
         }
@@ -320,8 +325,14 @@ fn answered(
         Command::Report { filter, by, .. } => {
             runtime.block_on(report::run(client, output, filter, *by))
         }
-        Command::Advise { app, user, all } => {
-            runtime.block_on(advise::run(client, output, app.as_deref(), *user, *all))
+        Command::Advise { app, user, by, all } => {
+            let question = ListQuery {
+                app: app.clone(),
+                user: *user,
+                by: by.map(Into::into),
+                ..ListQuery::default()
+            };
+            runtime.block_on(advise::run(client, output, question, *all))
         }
         Command::Postmortem {
             executor,
@@ -353,6 +364,10 @@ fn answered(
         }
         Command::Calibrate { config } => pmu::calibrate(output, config.as_deref()),
         Command::Pmu { cpuid, config } => pmu::run(output, cpuid.as_ref(), config.as_deref()),
-        Command::Top { filter, interval } => top::run(runtime, client, filter, *interval),
+        Command::Top {
+            filter,
+            interval,
+            by,
+        } => top::run(runtime, client, filter, *by, *interval),
     }
 }

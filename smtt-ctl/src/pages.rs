@@ -7,8 +7,9 @@ use smtt_model::units;
 use super::advise::wrapped;
 use super::args::{PagesBy, Query};
 use super::columns::ListingKind;
+use super::groups::{self, Of};
 use super::listing::no_match::no_match;
-use super::listing::{Rows, data, heap_notes, text, unfiltered};
+use super::listing::{data, heap_notes, text, unfiltered};
 use super::output;
 use super::table::{Column, Form, column};
 use super::{Exit, Failure, Output, say};
@@ -60,7 +61,9 @@ pub(super) async fn run(
     by: &PagesBy,
     spanning: bool,
 ) -> Result<Exit, Failure> {
-    let mut kind = if by.blocks || by.block.is_some() {
+    let mut kind = if let Some(what) = by.by {
+        Of::Pages.kind(what)
+    } else if by.blocks || by.block.is_some() {
         kind("/v1/pages/blocks", "blocks")
     } else if by.tasks || by.task.is_some() {
         kind("/v1/pages/tasks", "tasks that hold execution memory")
@@ -72,7 +75,10 @@ pub(super) async fn run(
     if spanning {
         kind.what = "rows with bytes on more than one node";
     }
-    let kind = client.kind(&kind);
+    let kind = match by.by {
+        Some(_) => kind,
+        None => client.kind(&kind),
+    };
     let sort = query.sort.as_deref().map(|asked| kind.sort(asked));
     let question = ListQuery {
         task: by.task,
@@ -80,7 +86,19 @@ pub(super) async fn run(
         spanning: spanning.then_some(true),
         ..query.filter.ordered(sort, query.rows(output.rows))
     };
-    let mut listing: Rows = client.ask(kind.path, &question).await?;
+    let mut listing = match by.by {
+        Some(what) => {
+            let mut groups =
+                groups::rows(client, Of::Pages, what, &query.filter.question(), None).await?;
+            let spans = |row: &Map<String, Value>| {
+                row.get("spanning_nodes").and_then(Value::as_u64) > Some(0)
+            };
+            groups.rows.retain(|row| !spanning || spans(row));
+            groups::ordered(&mut groups, &kind, query, output)?;
+            groups
+        }
+        None => client.ask(kind.path, &question).await?,
+    };
     if output.form == output::Form::Csv {
         listing.rows.iter_mut().for_each(add_examined_share);
     }
@@ -95,6 +113,12 @@ pub(super) async fn run(
             notes(&listing.rows, output)
         };
         said.push_str(&notes);
+        let of_cluster = client
+            .cluster()
+            .filter(|_| output.form == output::Form::Text);
+        if let Some(cluster) = of_cluster.filter(|_| by.by.is_some()) {
+            said.push_str(&cluster.incomplete());
+        }
         output.text(&said)?;
     }
     if listing.rows.is_empty() && question != unfiltered(&question) {

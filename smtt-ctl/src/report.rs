@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use smtt_model::protocol::{ApplicationReport, ListQuery, REPORT_ROWS, Report};
-use smtt_model::rows::{ExecutorKind, ExecutorRow, RddGroupRow};
+use smtt_model::rows::{ExecutorKind, ExecutorRow};
 use smtt_model::sort::small::sort_by_key;
 use smtt_model::units;
 
@@ -81,7 +81,7 @@ fn objects<Row: Serialize>(rows: &[Row]) -> Vec<Map<String, Value>> {
 }
 
 /// The first groups of RDDs under a heading.
-fn groups_text(title: &str, groups: &[RddGroupRow], by: By, output: Output) -> String {
+fn groups_text(title: &str, groups: &[Map<String, Value>], by: By, output: Output) -> String {
     let shown = &groups[..groups.len().min(REPORT_ROWS)];
     let table = groups::table(shown, by, output);
     format!(

@@ -1,6 +1,7 @@
 //! `smtt-ctl top`: live view of the listings.
 
 mod order;
+mod place;
 mod screen;
 #[cfg(test)]
 mod tests;
@@ -12,9 +13,11 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event};
 use smtt_model::protocol::Status;
 
-use self::screen::{Action, Place, Screen};
-use super::args::Filters;
+use self::place::Place;
+use self::screen::{Action, Screen};
+use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
+use super::groups;
 use super::listing::Rows;
 use super::{Exit, Failure};
 use crate::client::{Client, ClientError};
@@ -52,13 +55,14 @@ pub(super) fn run(
     runtime: &tokio::runtime::Runtime,
     client: &Client,
     filter: &Filters,
+    by: Option<By>,
     interval: Duration,
 ) -> Result<Exit, Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let message = "top needs a terminal; for output to a file use smtt-ctl report or a listing";
         return Err(ClientError::Refused(message.to_owned()).into());
     }
-    let mut screen = Screen::new(filter.clone(), client.cluster().is_some());
+    let mut screen = Screen::new(filter.clone(), by, client.cluster().is_some());
     // An unreachable daemon is reported before the terminal changes its mode.
     let first = runtime.block_on(ask(client, screen.place().clone()))?;
     screen.apply(first, Instant::now());
@@ -151,20 +155,28 @@ fn pressed(screen: &mut Screen) -> io::Result<Action> {
     Ok(Action::Nothing)
 }
 
+/// Requests the rows of a place.
+async fn rows(client: &Client, place: &Place) -> Result<Rows, ClientError> {
+    let question = place.filter.question();
+    match (place.groups(), place.by, &place.group) {
+        (Some((of, by)), ..) => groups::rows(client, of, by, &question, None).await,
+        (None, Some(by), Some(group)) => groups::members(client, &question, by, group).await,
+        _ => client.ask(VIEWS[place.view].path, &question).await,
+    }
+}
+
 /// Asks for all rows: which of them work now is known only here, from the growth since the last answer.
 async fn ask(client: &Client, place: Place) -> Result<Answer, ClientError> {
-    let kind = VIEWS[place.view];
-    let question = place.filter.question();
     let Some(cluster) = client.cluster() else {
         return Ok(Answer {
             status: Some(client.get("/v1/status").await?),
             workers: None,
-            rows: client.ask(kind.path, &question).await?,
+            rows: rows(client, &place).await?,
         });
     };
     // A worker that did not answer may come back.
     cluster.begin();
-    let rows = client.ask(kind.path, &question).await?;
+    let rows = rows(client, &place).await?;
     let (missing, all) = cluster.missing();
     let incomplete = cluster.incomplete();
     Ok(Answer {

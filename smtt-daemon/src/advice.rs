@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use smtt_machine::clock::now_unix_ns;
 use smtt_model::advise::{Advice, View, advise};
 use smtt_model::rows::{
-    ApplicationKey, ExecutorKind, ExecutorRow, ExecutorState, Filter, PageWalkRow, PagesBy, RddRow,
+    ApplicationKey, ExecutorKind, ExecutorRow, ExecutorState, Filter, GroupBy, PageWalkRow,
+    PagesBy, RddRow,
 };
 use smtt_model::sort::small::{Gather as _, sort_by_key};
 use smtt_model::verdict::{PAGE_WALKS, VerdictState};
@@ -19,9 +20,10 @@ const RDDS: usize = 16_384;
 /// Those of them whose page walks the rules see.
 const WITH_WALKS: usize = 1_024;
 
-/// Advice for each application that the filter lets through. Reads files: call it off the event loop.
+/// Advice for each application that the filter lets through, with one finding of a rule for the RDDs that have something in
+/// common, where that is asked for. Reads files: call it off the event loop.
 #[must_use]
-pub fn advice(shared: &Shared, filter: &Filter) -> Advice {
+pub fn advice(shared: &Shared, filter: &Filter, by: Option<GroupBy>) -> Advice {
     let listing = shared.state().list_executors(filter);
     let alive = listing
         .rows
@@ -48,6 +50,7 @@ pub fn advice(shared: &Shared, filter: &Filter) -> Advice {
             .map(|(key, executors)| {
                 let mut view = view(shared, filter, key, executors);
                 view.measured = measured;
+                view.by = by;
                 advise(&view, &surroundings)
             })
             .collect(),

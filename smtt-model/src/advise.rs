@@ -5,6 +5,7 @@
 //! are constants beside their rules; docs/ADVICE.md lists them, and a test compares the two.
 
 mod cache;
+mod groups;
 mod nodes;
 mod pages;
 mod saving;
@@ -25,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use surroundings::Surroundings;
 
 use crate::rows::{
-    EarlierRun, ExecutorRow, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow,
-    TasksByStage,
+    EarlierRun, ExecutorRow, GroupBy, Number, PagesRow, RddOverExecutors as Rdd, RddRow, StageRow,
+    TasksByStage, common,
 };
 use crate::sort::small::{Gather as _, sort_by};
 use crate::state::{FaultFigures, Measured};
@@ -90,6 +91,12 @@ pub struct Subject {
     /// Plan node or operation that made the RDD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// What the finding's RDDs have in common, where they were asked for so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// RDDs of the group with this finding; the fields above are of the one where it costs most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdds: Option<u64>,
     /// Id of the stage, where the finding is about one; of several stages of one name that where it costs most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage_id: Option<u32>,
@@ -279,6 +286,8 @@ pub struct View {
     pub no_walks: String,
     /// Wall-clock time in milliseconds since 1970.
     pub now_unix_ms: u64,
+    /// What RDDs have in common whose findings of one rule are one.
+    pub by: Option<GroupBy>,
 }
 
 impl Rdd<'_> {
@@ -290,6 +299,12 @@ impl Rdd<'_> {
         }
     }
 
+    /// What it has in common with other RDDs; `None` where there is nothing, or where only its own findings are asked for.
+    fn group_by(&self, by: GroupBy) -> Option<String> {
+        let by = Some(by).filter(|by| *by != GroupBy::Rdd)?;
+        self.rows.iter().find_map(|row| common(row, by))
+    }
+
     fn subject(&self, view: &View) -> Subject {
         let row = self.rows.first();
         Subject {
@@ -299,6 +314,7 @@ impl Rdd<'_> {
             rdd_name: row.and_then(|row| row.name.clone()),
             call_site: self.call_site().map(str::to_owned),
             node: self.node().map(str::to_owned),
+            group: view.by.and_then(|by| self.group_by(by)),
             ..Subject::default()
         }
     }
@@ -381,8 +397,6 @@ impl Outcome {
         why: impl Into<String>,
     ) -> Self {
         rank(&mut findings);
-        let left_out = findings.len().saturating_sub(FINDINGS_PER_RULE) as u64;
-        findings.truncate(FINDINGS_PER_RULE);
         Self {
             check: RuleResult {
                 went: if findings.is_empty() {
@@ -390,11 +404,21 @@ impl Outcome {
                 } else {
                     RuleOutcome::Found
                 },
-                left_out,
                 ..Self::not_checked(id, looks_for, why).check
             },
             findings,
         }
+    }
+
+    /// Leaves the findings that cost most, those of a group of RDDs as one.
+    fn bound(&mut self, by: Option<GroupBy>) {
+        if let Some(by) = by {
+            self.findings = groups::merged(std::mem::take(&mut self.findings), by);
+            rank(&mut self.findings);
+        }
+        let more = self.findings.len().saturating_sub(FINDINGS_PER_RULE) as u64;
+        self.check.left_out = self.check.left_out.saturating_add(more);
+        self.findings.truncate(FINDINGS_PER_RULE);
     }
 }
 
@@ -445,19 +469,6 @@ fn remedy(why: &str, lines: &[&str]) -> Remedy {
 /// Computes the advice for one application.
 #[must_use]
 pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
-    let outcomes = [
-        pages::swapped(view, around),
-        pages::small_pages(view, around),
-        nodes::remote_memory(view, around),
-        cache::never_read(view),
-        cache::evicted_and_stored_again(view),
-        work::spilling(view),
-        stages::fetch_wait(view),
-        skew::skew(view),
-        work::major_faults(view, around),
-        work::first_touch(view, around),
-        pages::without_memory(view),
-    ];
     let mut advice = ApplicationAdvice {
         application_id: view.application_id(),
         application_attempt_id: view
@@ -471,7 +482,8 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
             .find_map(|row| row.application_name.clone()),
         ..ApplicationAdvice::default()
     };
-    for mut outcome in outcomes {
+    let mut add = |mut outcome: Outcome| {
+        outcome.bound(view.by);
         if advice.application_id.is_none() {
             // Without facts of the marker there are no blocks, tasks and pages to check: no finding then does not mean
             // health.
@@ -484,7 +496,19 @@ pub fn advise(view: &View, around: &Surroundings) -> ApplicationAdvice {
         }
         advice.findings.extend(outcome.findings);
         advice.checks.push(outcome.check);
-    }
+    };
+    // Findings beyond the bound of one rule are gone before the next one looks.
+    add(pages::swapped(view, around));
+    add(pages::small_pages(view, around));
+    add(nodes::remote_memory(view, around));
+    add(cache::never_read(view));
+    add(cache::evicted_and_stored_again(view));
+    add(work::spilling(view));
+    add(stages::fetch_wait(view));
+    add(skew::skew(view));
+    add(work::major_faults(view, around));
+    add(work::first_touch(view, around));
+    add(pages::without_memory(view));
     rank(&mut advice.findings);
     advice
 }

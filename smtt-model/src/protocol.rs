@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::Hop;
 use crate::ledger::trace::TraceStatus;
 use crate::rows::{
-    ExecutorRow, Filter, HistoryRow, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
+    ExecutorRow, Filter, GroupBy, HistoryRow, PageWalksShown, RddRow, StageRow, Summary, TaskRow,
 };
 use crate::verdict::{Verdict, VerdictState};
 
@@ -169,6 +169,9 @@ pub struct ListQuery {
     /// For page placement: only rows with memory on more than one NUMA node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spanning: Option<bool>,
+    /// For findings: what RDDs have in common whose findings of one rule are one: `query`, `node`, `callsite` or `name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<GroupBy>,
     /// Field to sort by, optionally with `:asc` or `:desc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,

@@ -35,7 +35,8 @@ pub use functions::{
     ActivityRow, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow,
     SampledActivityRow, TASK, ThreadTimesRow, WORKER, share_interval,
 };
-pub use groups::{GroupBy, RddGroupRow, rdd_group, rdd_groups};
+pub(crate) use groups::common;
+pub use groups::{GroupBy, RddGroupRow, rdd_group, rdd_groups, rdd_groups_of};
 pub use history::HistoryRow;
 pub use jobs::{CourseRow, JobRow, WorkBy, WorkState, WorkSums};
 pub(crate) use memory::memory_row;

@@ -68,10 +68,13 @@ pub(crate) fn groups<'a>(of_workers: &[&'a ApplicationAdvice]) -> Vec<Group<'a>>
             let subject = &finding.subject;
             // Stages without a name stay apart.
             let stage_id = subject.stage_id.filter(|_| subject.stage_name.is_none());
+            // The RDD of a group where it costs most may be another one on each worker.
+            let is_one = subject.group.is_none();
             let key = (
                 &finding.id,
-                subject.rdd_id,
-                &subject.rdd_name,
+                &subject.group,
+                subject.rdd_id.filter(|_| is_one),
+                subject.rdd_name.as_ref().filter(|_| is_one),
                 &subject.stage_name,
                 stage_id,
             );

@@ -82,7 +82,14 @@ pub enum Command {
         by: Option<By>,
     },
     /// Cached blocks and the addresses of their bytes.
-    Blocks(Query),
+    Blocks {
+        /// Row selection.
+        #[command(flatten)]
+        query: Query,
+        /// Add up the blocks of RDDs that have this in common, over the executors of this worker.
+        #[arg(long, value_enum, value_name = "WHAT")]
+        by: Option<By>,
+    },
     /// Where the memory of each executor is, as parts that add up to its resident memory, beside its limits.
     Memory {
         /// Row selection.
@@ -112,6 +119,9 @@ pub enum Command {
         /// Refresh interval in seconds.
         #[arg(long, default_value = "1", value_parser = seconds, value_name = "SECONDS")]
         interval: Duration,
+        /// Add up RDDs, and blocks, of RDDs that have this in common; b changes it.
+        #[arg(long, value_enum, value_name = "WHAT")]
+        by: Option<By>,
     },
     /// Readable summary per application: executors, top RDDs, stages and tasks, losses.
     Report {
@@ -137,6 +147,9 @@ pub enum Command {
         /// Only applications of this user (name or number).
         #[arg(long, value_name = "USER", value_parser = users::parse)]
         user: Option<u32>,
+        /// Make one finding of those of one rule about RDDs that have this in common.
+        #[arg(long, value_enum, value_name = "WHAT")]
+        by: Option<By>,
         /// Show also the checks that found nothing.
         #[arg(long)]
         all: bool,
@@ -198,11 +211,12 @@ impl Command {
     pub const fn watch(&self) -> Option<Duration> {
         match self {
             Self::Status { watch } => watch.watch,
-            Self::Executors(query) | Self::Blocks(query) => query.watch.watch,
+            Self::Executors(query) => query.watch.watch,
             Self::Jobs(work) | Self::Queries(work) => work.query.watch.watch,
             Self::Stages { query, .. }
             | Self::Tasks { query, .. }
             | Self::Rdds { query, .. }
+            | Self::Blocks { query, .. }
             | Self::Memory { query, .. }
             | Self::Pages { query, .. } => query.watch.watch,
             _ => None,

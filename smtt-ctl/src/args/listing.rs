@@ -112,6 +112,9 @@ pub struct PagesBy {
     /// One row per executor.
     #[arg(long)]
     pub executors: bool,
+    /// Add up RDDs that have this in common, over the executors of this worker.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub by: Option<By>,
 }
 
 /// Selection and order of rows.

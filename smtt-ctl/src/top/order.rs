@@ -32,6 +32,7 @@ pub fn identity(row: &Map<String, Value>) -> String {
         "task_attempt_id",
         "block_id",
         "name",
+        "group",
     ]
     .iter()
     .map(|field| row.get(*field).map(Value::to_string).unwrap_or_default())

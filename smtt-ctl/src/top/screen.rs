@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use clap::ValueEnum as _;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -15,11 +16,13 @@ use smtt_model::protocol::Status;
 use smtt_model::rows::Summary;
 use smtt_model::units;
 
+use super::Place;
 use super::order::{Order, RATE, add_rates, has, identity, sort};
-use super::{Answer, BLOCKS, EXECUTORS, RDDS, STAGES, TASKS, VIEWS};
-use crate::args::Filters;
+use super::{Answer, VIEWS};
+use crate::args::{By, Filters};
 use crate::cluster::{WORKER, with_host};
 use crate::columns::ListingKind;
+use crate::groups::Of;
 use crate::table::{self, Column, Form, column};
 use crate::{Output, status};
 
@@ -32,28 +35,16 @@ const HELP: &str = "\
 q             quit
 1 2 3 4 5     RDDs, stages, tasks, executors, blocks (Tab, left and right: the next one)
 up down       choose a row (j k, PageUp, PageDown, Home, End)
-Enter         go into the row: an executor's RDDs, a stage's tasks, an RDD's blocks; else all its fields
+Enter         go into the row: an executor's RDDs, a stage's tasks, a group's RDDs, an RDD's blocks; else all its fields
 i             all fields of the row
 < >           sort by the column before or after
 r             turn the order around
 s             back to the first order: page faults per second
+b             add up RDDs, or blocks, by query, plan node, call site, name, RDD; then single rows again
 /             show rows that have a text; Enter ends it, Esc shows all rows again
 Esc           back
 ?             this help
 ";
-
-/// What the display shows: a view, and conditions on its rows.
-#[derive(Clone, Debug, Default)]
-pub struct Place {
-    /// Index of the view.
-    pub view: usize,
-    /// Conditions of the question.
-    pub filter: Filters,
-    /// Only rows of this worker.
-    worker: Option<String>,
-    /// The row that was gone into, in words.
-    from: String,
-}
 
 /// Action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +82,10 @@ pub struct Screen {
 
 impl Screen {
     /// The display of the first view, of rows with these conditions.
-    pub fn new(filter: Filters, of_cluster: bool) -> Self {
+    pub fn new(filter: Filters, by: Option<By>, of_cluster: bool) -> Self {
         let first = Place {
             filter,
+            by,
             ..Place::default()
         };
         Self {
@@ -114,6 +106,8 @@ impl Screen {
                 rdd: None,
                 stage: None,
             },
+            by: None,
+            group: None,
             worker: None,
             from: String::new(),
         };
@@ -122,7 +116,9 @@ impl Screen {
 
     fn kind(&self) -> ListingKind {
         let kind = VIEWS[self.place().view];
-        if self.of_cluster {
+        if let Some((of, by)) = self.place().groups() {
+            of.kind(by)
+        } else if self.of_cluster {
             with_host(kind)
         } else {
             *kind
@@ -200,6 +196,7 @@ impl Screen {
                 self.set_order(Some(Order { field, rises }));
             }
             KeyCode::Char('s') => self.set_order(None),
+            KeyCode::Char('b') if is_list => return self.group_by_next(),
             KeyCode::Char('i') if is_list => self.open(),
             KeyCode::Enter if is_list => return self.enter(),
             _ => {}
@@ -253,6 +250,25 @@ impl Screen {
         self.renewed()
     }
 
+    /// Adds rows up by what is next, or by nothing again.
+    fn group_by_next(&mut self) -> Action {
+        let Some(place) = self.way.last_mut() else {
+            return Action::Nothing;
+        };
+        if place.group.is_some() || Of::listing(VIEWS[place.view]).is_none() {
+            return Action::Nothing;
+        }
+        let all = By::value_variants();
+        let next = place
+            .by
+            .and_then(|by| all.iter().position(|it| *it == by))
+            .map_or(0, |at| at + 1);
+        place.by = all.get(next).copied();
+        // Groups have other columns.
+        self.orders[place.view] = None;
+        self.renewed()
+    }
+
     /// Nothing is known of the rows of another place yet.
     fn renewed(&mut self) -> Action {
         self.chosen = 0;
@@ -278,53 +294,15 @@ impl Screen {
 
     /// Goes into the chosen row.
     fn enter(&mut self) -> Action {
-        let place = self.place();
         let Some(row) = self.chosen_row() else {
             return Action::Nothing;
         };
-        let text = |field: &str| match row.get(field)? {
-            Value::String(text) => Some(text.clone()),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        };
-        let mut filter = Filters {
-            app: text("application_id").or_else(|| place.filter.app.clone()),
-            user: row
-                .get("uid")
-                .and_then(Value::as_u64)
-                .and_then(|uid| u32::try_from(uid).ok())
-                .or(place.filter.user),
-            executor: text("executor_id").or_else(|| place.filter.executor.clone()),
-            ..place.filter.clone()
-        };
-        let (view, from) = match place.view {
-            EXECUTORS => (
-                RDDS,
-                filter.executor.clone().map(|id| format!("executor {id}")),
-            ),
-            STAGES => {
-                let attempt = text("stage_attempt").unwrap_or_else(|| "0".to_owned());
-                filter.stage = text("stage_id").map(|id| format!("{id}.{attempt}"));
-                (TASKS, filter.stage.clone().map(|id| format!("stage {id}")))
-            }
-            RDDS => {
-                filter.rdd = text("rdd_id");
-                (BLOCKS, filter.rdd.clone().map(|id| format!("RDD {id}")))
-            }
-            _ => (BLOCKS, None),
-        };
-        let Some(from) = from else {
+        let Some(within) = self.place().within(row) else {
             // There is nothing in a task, a block or a row without an id.
             self.open();
             return Action::Nothing;
         };
-        let worker = text(WORKER).or_else(|| place.worker.clone());
-        self.way.push(Place {
-            view,
-            filter,
-            worker,
-            from,
-        });
+        self.way.push(within);
         self.renewed()
     }
 
@@ -384,10 +362,13 @@ impl Screen {
         if let Some(worker) = &self.place().worker {
             rows.retain(|row| row.get(WORKER).and_then(Value::as_str) == Some(worker));
         }
+        // A worker that is missing, or back, changes sums by all of its faults.
+        let are_same = answer.workers == self.workers;
+        if !are_same && self.place().groups().is_some() {
+            self.before.clear();
+        }
         self.before = add_rates(&mut rows, &self.before, seconds);
         sort(&mut rows, self.order());
-        // A worker that is missing, or back, changes the total by all of its faults.
-        let are_same = answer.workers == self.workers;
         self.total_rate = answer
             .rows
             .summary

@@ -9,6 +9,7 @@ use smtt_model::rows::Summary;
 use smtt_model::state::{FaultFigures, Measured};
 
 use super::*;
+use crate::groups::Of;
 
 #[test]
 fn a_key_quits_while_an_answer_is_awaited() {
@@ -107,7 +108,7 @@ fn drawn(screen: &Screen, width: u16, height: u16) -> Vec<String> {
 }
 
 fn screen() -> Screen {
-    let mut screen = Screen::new(Filters::default(), false);
+    let mut screen = Screen::new(Filters::default(), None, false);
     let start = Instant::now();
     screen.apply(answer(500), start);
     screen.apply(answer(2500), start + Duration::from_secs(2));
@@ -190,7 +191,7 @@ fn the_total_has_a_rate_only_beside_the_same_rows() {
     let line = drawn(&other, 120, 24).join("\n");
     assert!(!line.contains("/s, unattributed"), "{line}");
     // So have those of another number of workers.
-    let mut cluster = Screen::new(Filters::default(), true);
+    let mut cluster = Screen::new(Filters::default(), None, true);
     for (at, workers) in [(0, "4 of 4"), (2, "3 of 4"), (4, "3 of 4")] {
         let mut rows = answer(500 + at * 1000);
         rows.workers = Some(workers.to_owned());
@@ -224,7 +225,7 @@ fn a_row_that_begins_to_work_is_first_among_thousands() {
         answer.rows.rows.push(row(9, "new", busy, 0));
         answer
     };
-    let mut screen = Screen::new(Filters::default(), false);
+    let mut screen = Screen::new(Filters::default(), None, false);
     let start = Instant::now();
     screen.apply(many(1), start);
     screen.apply(many(11), start + Duration::from_secs(1));
@@ -355,7 +356,7 @@ fn help_names_every_key() {
 
 #[test]
 fn a_cluster_says_which_workers_are_missing() {
-    let mut screen = Screen::new(Filters::default(), true);
+    let mut screen = Screen::new(Filters::default(), None, true);
     let mut of_workers = answer(10);
     of_workers.status = None;
     of_workers.workers = Some("3 of 4 workers answered".to_owned());
@@ -383,4 +384,77 @@ fn a_lost_daemon_is_said_above_the_last_figures() {
     let lines = drawn(&screen, 80, 24);
     assert_eq!(lines[0], "smtt-daemon 0.1.0: cannot reach smtt-daemon");
     assert!(lines[5].contains("2,500"));
+}
+
+#[test]
+fn rdds_are_added_up_and_a_group_is_gone_into() {
+    let mut screen = screen();
+    assert_eq!(press(&mut screen, "b"), Action::Ask);
+    assert_eq!(screen.place().groups(), Some((Of::Rdds, By::Query)));
+    let group = |name: &str, faults: u64| {
+        let mut group = row(0, "", faults, 0);
+        for field in ["rdd_id", "name", "pid"] {
+            group.remove(field);
+        }
+        group.insert("group".to_owned(), name.into());
+        group
+    };
+    let groups = |faults: u64| {
+        let mut answer = answer(0);
+        answer.rows.rows = vec![group("SELECT 1", 5000), group("SELECT 2", faults)];
+        answer
+    };
+    let start = Instant::now();
+    screen.apply(groups(100), start);
+    screen.apply(groups(1100), start + Duration::from_secs(2));
+    let lines = drawn(&screen, 120, 24);
+    assert_eq!(lines[3], "queries with RDDs: 2");
+    assert!(lines[4].contains("QUERY") && lines[4].contains("/S"));
+    // It works now.
+    assert!(
+        lines[5].contains("SELECT 2") && lines[5].contains(" 500 "),
+        "{:?}",
+        lines[5]
+    );
+    assert_eq!(press(&mut screen, "\n"), Action::Ask);
+    let place = screen.place();
+    assert_eq!(
+        (place.view, place.by, place.group.as_deref(), place.groups()),
+        (RDDS, Some(By::Query), Some("SELECT 2"), None)
+    );
+    screen.apply(answer(1), Instant::now());
+    assert!(drawn(&screen, 120, 24)[3].starts_with("SELECT 2 > RDDs: 2"));
+    // A group's RDDs are single ones.
+    assert_eq!(press(&mut screen, "b"), Action::Nothing);
+    assert_eq!(press(&mut screen, "\n"), Action::Ask);
+    assert_eq!((screen.place().view, screen.place().by), (BLOCKS, None));
+    press(&mut screen, "\u{1b}\u{1b}");
+    assert_eq!(screen.place().groups(), Some((Of::Rdds, By::Query)));
+    // Blocks are added up by the same; stages are not.
+    press(&mut screen, "5");
+    assert_eq!(screen.place().groups(), Some((Of::Blocks, By::Query)));
+    press(&mut screen, "2");
+    assert_eq!(screen.place().groups(), None);
+    assert_eq!(press(&mut screen, "b"), Action::Nothing);
+    press(&mut screen, "1bbbbb");
+    assert_eq!(screen.place().by, None);
+}
+
+#[test]
+fn a_worker_that_is_back_is_no_work_of_a_group() {
+    let mut screen = Screen::new(Filters::default(), Some(By::Name), true);
+    let start = Instant::now();
+    for (at, workers, faults) in [(0, "3 of 4", 100), (2, "4 of 4", 9000), (4, "4 of 4", 9200)] {
+        let mut answer = answer(1);
+        let mut group = row(0, "", faults, 0);
+        group.insert("group".to_owned(), "links".into());
+        answer.rows.rows = vec![group];
+        answer.workers = Some(workers.to_owned());
+        screen.apply(answer, start + Duration::from_secs(at));
+        let line = drawn(&screen, 120, 24)[5].clone();
+        let has_rate = line.split_whitespace().any(|word| word == "100");
+        // At first it had 100 faults, and 4,450 a second came with the worker.
+        assert_eq!(has_rate, at != 2, "{workers}: {line}");
+        assert!(!line.contains("4,450"), "{workers}: {line}");
+    }
 }

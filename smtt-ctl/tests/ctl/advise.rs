@@ -1,6 +1,7 @@
 //! `smtt-ctl advise` and `smtt-ctl report --html`.
 
-use smtt_model::decode::{Event, ExecutorDescribed, Fact};
+use serde_json::Value;
+use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
 
 use super::Daemon;
 
@@ -47,6 +48,62 @@ fn advice_says_what_was_checked_and_what_could_not_be() {
     );
     let unknown = daemon.nothing(&["advise", "--json", "--app", "unknown"]);
     assert_eq!(unknown["applications"].as_array().map(Vec::len), Some(0));
+}
+
+/// So many RDDs of one call site, cached, and read by none of the tasks that follow.
+fn unread(daemon: &Daemon, rdds: std::ops::Range<u32>) {
+    for (at, rdd_id) in rdds.enumerate() {
+        let time_ns = 20_000_000 + at as u64;
+        let described = Fact::RddDescribed(Box::new(RddDescribed {
+            rdd_id,
+            call_site: "cache at Users.scala:7".to_owned(),
+            ..RddDescribed::default()
+        }));
+        let stored = Fact::BlockStored(Box::new(BlockFact {
+            block_id: format!("rdd_{rdd_id}_0"),
+            rdd_id: Some(rdd_id),
+            partition: Some(0),
+            size_bytes: 2 << 20,
+            ..BlockFact::default()
+        }));
+        daemon.apply(time_ns, 1000, described);
+        daemon.apply(time_ns, 1000, stored);
+    }
+    for task_attempt_id in 100..120 {
+        let task = Fact::TaskStarted(TaskStarted {
+            task_attempt_id,
+            stage_id: 3,
+            ..TaskStarted::default()
+        });
+        daemon.apply(21_000_000 + task_attempt_id, 1000, task);
+    }
+}
+
+#[test]
+fn findings_about_rdds_of_one_call_site_are_one() {
+    let daemon = Daemon::with_job();
+    unread(&daemon, 200..220);
+    let findings = |arguments: &[&str]| {
+        let json = daemon.json(&[&["advise", "--json"], arguments].concat());
+        let all = json["applications"][0]["findings"].clone();
+        let of_rule = |it: &&Value| it["id"] == "never_read";
+        let all = all.as_array().expect("findings").iter();
+        all.filter(of_rule).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(findings(&[]).len(), 5);
+    let grouped = findings(&["--by", "callsite"]);
+    // The job's own RDD has no call site.
+    let [one, _] = &grouped[..] else {
+        panic!("{grouped:?}");
+    };
+    assert_eq!(one["subject"]["rdds"], 20);
+    assert_eq!(one["subject"]["group"], "cache at Users.scala:7");
+    let said = daemon.ctl(&["advise", "--by", "callsite"]).stdout;
+    let said = String::from_utf8(said).expect("text");
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let words = words.join(" ");
+    let wanted = "the same of 19 more RDDs made at cache at Users.scala:7";
+    assert_eq!(words.matches(wanted).count(), 1, "{said}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::cluster::with_jobs;
 use super::workers::{Workers, dead};
 use super::{Daemon, ctl, job, memory, pages};
 
-const LISTINGS: [&[&str]; 20] = [
+const LISTINGS: [&[&str]; 23] = [
     &["executors"],
     &["jobs"],
     &["queries"],
@@ -45,7 +45,10 @@ const LISTINGS: [&[&str]; 20] = [
     &["rdds", "--by", "name", "--limit", "5"],
     &["rdds", "--by", "node"],
     &["blocks", "--limit", "3"],
+    &["blocks", "--by", "node"],
     &["pages", "--limit", "3"],
+    &["pages", "--by", "query"],
+    &["pages", "--by", "node"],
     &["memory"],
     &["advise"],
     &["postmortem"],
@@ -153,12 +156,14 @@ pub(super) fn death(executor: &str, second: u64) -> Report {
 }
 
 /// Questions to three workers, of which one is dead in the second half.
-const OF_WORKERS: [&[&str]; 6] = [
+const OF_WORKERS: [&[&str]; 8] = [
     &["executors"],
     &["jobs"],
     &["jobs", "--per-worker"],
     &["queries"],
     &["rdds", "--by", "rdd"],
+    &["blocks", "--by", "name"],
+    &["pages", "--by", "rdd"],
     &["report"],
 ];
 

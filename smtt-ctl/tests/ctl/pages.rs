@@ -51,6 +51,28 @@ fn pages_say_where_bytes_are_once_they_were_looked_at() {
         assert_eq!(rows.as_array().map(Vec::len), Some(1), "{by}: {rows}");
         assert!(!rows[0][field].is_null(), "{by}: {rows}");
     }
+    let groups = daemon.json(&["pages", "--by", "name", "--json"]);
+    let [group] = groups.as_array().map_or(&[][..], Vec::as_slice) else {
+        panic!("{groups}");
+    };
+    for field in ["held_bytes", "present_bytes", "page_sizes", "nodes"] {
+        let of_rdds = daemon.json(&["pages", "--json"]);
+        assert_eq!(group[field], of_rdds[0][field], "{field}");
+    }
+    assert_eq!(
+        (&group["rdds"], &group["executors"]),
+        (&1.into(), &1.into())
+    );
+    let spanning = daemon.nothing(&["pages", "--by", "name", "--spanning", "--json"]);
+    assert_eq!(spanning.as_array().map(Vec::len), Some(0));
+    let sorted = ["blocks", "--by", "rdd", "--sort", "size:asc", "--csv"];
+    let csv = String::from_utf8(daemon.ctl(&sorted).stdout).expect("text");
+    assert!(
+        csv.contains("group,sql_executions,rdds,executors,blocks,size_bytes"),
+        "{csv}"
+    );
+    let rows = daemon.nothing(&["pages", "--by", "query", "--json", "--rdd", "8"]);
+    assert_eq!(rows.as_array().map(Vec::len), Some(0));
     let rows = daemon.nothing(&["pages", "--executors", "--json", "--app", "unknown"]);
     assert_eq!(rows.as_array().map(Vec::len), Some(0));
 }

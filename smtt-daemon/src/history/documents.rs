@@ -120,7 +120,7 @@ pub fn of(shared: &Shared, about: &About<'_>) -> Batch {
         of_executor(shared, &filter, &mut documents);
     }
     // Findings read the surroundings of living processes, within a second.
-    for advice in advice(shared, &filter).applications {
+    for advice in advice(shared, &filter, None).applications {
         documents.add("findings", "", &advice);
     }
     let left_out = documents.left_out + about.left_out;

@@ -42,7 +42,7 @@ pub(super) fn find(shared: &Shared) -> Findings {
         let queries = queries(shared, &filter);
         let making = shared.making();
         let _making = making.blocking_lock();
-        for advice in advice(shared, &filter).applications {
+        for advice in advice(shared, &filter, None).applications {
             let user = advice.uid.map_or_else(String::new, |uid| uid.to_string());
             for finding in advice.findings.into_iter().filter(|it| !it.is_past()) {
                 let subject = &finding.subject;

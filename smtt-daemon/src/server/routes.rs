@@ -419,7 +419,10 @@ async fn advise_route(
 ) -> Response {
     match query {
         Ok(Query(query)) => {
-            let make = move || Json(advice(&service.shared, &query.filter())).into_response();
+            let make = move || {
+                let advice = advice(&service.shared, &query.filter(), query.by);
+                Json(advice).into_response()
+            };
             service.turns.clone().answer(make).await
         }
         Err(error) => refused(&error.body_text()),

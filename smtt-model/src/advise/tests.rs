@@ -1,5 +1,6 @@
 //! Tests of the rules: what is found above a threshold, not below, and what absent figures make of it.
 
+mod groups;
 mod places;
 mod stages;
 mod waits;

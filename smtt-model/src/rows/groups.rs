@@ -9,7 +9,8 @@ use crate::sort::small::sort_by_key;
 use crate::state::FaultFigures;
 
 /// What the RDDs of a group have in common.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum GroupBy {
     /// The description of the SQL execution: all runs of a query are one group.
     Query,
@@ -119,14 +120,13 @@ impl Sum {
     }
 }
 
-/// Common value of the group that an RDD belongs to.
-#[must_use]
-pub fn rdd_group(rdd: &RddRow, by: GroupBy) -> String {
+/// The value that an RDD has in common with others; `None` for RDDs without it.
+pub(crate) fn common(rdd: &RddRow, by: GroupBy) -> Option<String> {
     // Rows without an id stand for work without an RDD and for RDDs beyond the limit.
     let name = rdd.name.as_deref();
     let special = name.filter(|_| rdd.rdd_id.is_none());
     let site = rdd.call_site.as_deref();
-    let text = match by {
+    match by {
         GroupBy::Query => match (rdd.sql_execution_id, rdd.sql_description.as_deref()) {
             (Some(_), Some(description)) => Some(description.to_owned()),
             (Some(id), None) => Some(format!("query {id}")),
@@ -140,8 +140,13 @@ pub fn rdd_group(rdd: &RddRow, by: GroupBy) -> String {
             (Some(id), None) => Some(id.to_string()),
             (None, name) => name.map(str::to_owned),
         },
-    };
-    text.unwrap_or_else(|| {
+    }
+}
+
+/// Common value of the group that an RDD belongs to.
+#[must_use]
+pub fn rdd_group(rdd: &RddRow, by: GroupBy) -> String {
+    common(rdd, by).unwrap_or_else(|| {
         match by {
             GroupBy::Query => "(no SQL)",
             GroupBy::Node => "(no node)",
@@ -152,10 +157,9 @@ pub fn rdd_group(rdd: &RddRow, by: GroupBy) -> String {
     })
 }
 
-/// Rows of RDDs added up, those with the most page faults first.
+/// The same of each row. Where one executor does not know an RDD's name yet, it has the one that another executor knows.
 #[must_use]
-pub fn rdd_groups(rows: &[RddRow], by: GroupBy) -> Vec<RddGroupRow> {
-    // The executors of a worker may know different names of an RDD: one of them may not know it yet.
+pub fn rdd_groups_of(rows: &[RddRow], by: GroupBy) -> Vec<String> {
     let mut known: BTreeMap<(ApplicationKey, u32), String> = BTreeMap::new();
     if by == GroupBy::Rdd {
         for row in rows.iter().filter(|row| row.name.is_some()) {
@@ -165,13 +169,20 @@ pub fn rdd_groups(rows: &[RddRow], by: GroupBy) -> Vec<RddGroupRow> {
             }
         }
     }
+    let group = |row: &RddRow| {
+        let of = row.rdd_id.map(|id| (row.who.application(), id));
+        let named = of.and_then(|of| known.get(&of).cloned());
+        named.unwrap_or_else(|| rdd_group(row, by))
+    };
+    rows.iter().map(group).collect()
+}
+
+/// Rows of RDDs added up, those with the most page faults first.
+#[must_use]
+pub fn rdd_groups(rows: &[RddRow], by: GroupBy) -> Vec<RddGroupRow> {
     let mut sums: BTreeMap<(ApplicationKey, String), Sum> = BTreeMap::new();
-    for row in rows {
+    for (row, group) in rows.iter().zip(rdd_groups_of(rows, by)) {
         let application = row.who.application();
-        let named = row
-            .rdd_id
-            .and_then(|id| known.get(&(application.clone(), id)).cloned());
-        let group = named.unwrap_or_else(|| rdd_group(row, by));
         sums.entry((application, group)).or_default().add(row);
     }
     let finish = |((application, group), sum): (_, Sum)| sum.finish(application, group);
