@@ -22,6 +22,8 @@ pub struct Task {
     pub delay: i64,
     pub input: i64,
     pub shuffle_read: i64,
+    /// Records of its input; without a number one for 100 bytes.
+    pub records: Option<i64>,
     pub spilled: i64,
     pub peak: i64,
     pub locality: &'static str,
@@ -38,6 +40,7 @@ impl Task {
             delay: 5,
             input,
             shuffle_read: 0,
+            records: None,
             spilled: 0,
             peak: 0,
             locality: "PROCESS_LOCAL",
@@ -154,7 +157,7 @@ impl Made {
                 "Shuffle Read Metrics": {"Fetch Wait Time": task.fetch, "Remote Bytes Read": task.shuffle_read, "Local Bytes Read": 0,
                     "Total Records Read": task.shuffle_read / 100},
                 "Shuffle Write Metrics": {"Shuffle Bytes Written": task.input / 2, "Shuffle Write Time": task.write * 1_000_000},
-                "Input Metrics": {"Bytes Read": task.input, "Records Read": task.input / 100}}}));
+                "Input Metrics": {"Bytes Read": task.input, "Records Read": task.records.unwrap_or(task.input / 100)}}}));
             *id += 1;
         }
         info["Completion Time"] = end.into();

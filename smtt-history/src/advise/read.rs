@@ -48,6 +48,8 @@ pub struct Task {
     pub around: f64,
     /// Bytes that it read: input and shuffle blocks.
     pub bytes: f64,
+    /// Records that it read; 0 where they are not known.
+    pub records: f64,
     /// "Memory Bytes Spilled": their size in memory.
     pub spilled: f64,
     /// "Peak Execution Memory", in bytes.
@@ -411,6 +413,7 @@ fn group(
         of("memory_spilled_bytes", 1.0)?,
     );
     let peak = of("peak_execution_memory_bytes", 1.0)?;
+    let (records, shuffled) = (of("input_records", 1.0)?, of("shuffle_read_records", 1.0)?);
     let (statuses, localities) = (
         table.texts("status", range)?,
         table.texts("locality", range)?,
@@ -442,6 +445,7 @@ fn group(
             write: write[at],
             around: durations[at] - run,
             bytes: input[at] + remote[at] + near[at],
+            records: records[at] + shuffled[at],
             spilled: spilled[at],
             peak: peak[at],
             host,

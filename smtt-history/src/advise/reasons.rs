@@ -1,7 +1,7 @@
 //! Tasks that take much longer than the others of their stage, with the reason that explains most of it.
 
 use smtt_model::advise::tasks::{
-    self, ENOUGH, EXPLAINS, SHARED, SIZE_DISPROOF, SKEW_JOIN, SKEW_JOIN_BYTES, Work,
+    self, ENOUGH, EXPLAINS, Reader, SHARED, SIZE_DISPROOF, SKEW_JOIN, SKEW_JOIN_BYTES, Work,
 };
 
 use super::read::{Attempt, Log, Task, median, quantile};
@@ -53,6 +53,10 @@ struct Usual {
     /// What a tenth of the tasks took at most.
     short: f64,
     bytes: f64,
+    /// What they would read if all was even: the median, or where most tasks read nothing the mean.
+    even: f64,
+    /// The pace of the tasks that read something.
+    reader: Reader,
     gc: f64,
     fetch: f64,
     around: f64,
@@ -77,11 +81,15 @@ impl Usual {
             None
         };
         let near = median(near.iter().map(|task| task.duration));
+        let bytes = median(all().map(|task| task.bytes));
+        let mean = attempt.sum(|task| task.bytes) / attempt.tasks.len().max(1) as f64;
         Self {
             duration: median(attempt.durations()),
             run: median(all().map(|task| task.run)),
             short: quantile(attempt.durations(), 0.1),
-            bytes: median(all().map(|task| task.bytes)),
+            bytes,
+            even: if bytes > 0.0 { bytes } else { mean },
+            reader: Reader::of(all().map(|task| (task.duration, task.bytes))),
             gc: median(all().map(|task| task.gc)),
             fetch: median(all().map(|task| task.fetch)),
             around: median(all().map(|task| task.around)),
@@ -101,6 +109,25 @@ impl Usual {
         tasks::is_late(task.duration, self.duration)
     }
 
+    /// What [`Self::even`] is.
+    const fn even_is(&self) -> &'static str {
+        if self.bytes > 0.0 {
+            "the median"
+        } else {
+            "the mean, because most tasks read nothing"
+        }
+    }
+
+    /// Tasks of that size into which one can be cut: a record stays whole.
+    fn parts(&self, task: &Task) -> usize {
+        let records = if task.records > 0.0 {
+            task.records as usize
+        } else {
+            usize::MAX
+        };
+        tasks::parts(task.bytes, self.even).min(records)
+    }
+
     fn excess(&self, task: &Task) -> f64 {
         task.duration - self.duration
     }
@@ -108,7 +135,7 @@ impl Usual {
     /// Milliseconds of the excess that a reason explains.
     fn explained(&self, task: &Task, reason: Reason) -> f64 {
         let part = match reason {
-            Reason::Size => tasks::by_size(self.duration, self.bytes, task.bytes),
+            Reason::Size => self.reader.explains(self.duration, task.bytes),
             Reason::Gc => task.gc - self.gc,
             Reason::Fetch => task.fetch - self.fetch,
             Reason::Around => task.around - self.around,
@@ -286,7 +313,7 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
                     run: task.run,
                     around: task.around,
                     parts: if usual.is_exceeded(task) {
-                        tasks::parts(task.bytes, usual.bytes)
+                        usual.parts(task)
                     } else {
                         1
                     },
@@ -328,9 +355,11 @@ fn words(
     let (computed, disproof) = match reason {
         Some(Reason::Size) => (
             format!(
-                "{again}, the long ones cut into tasks of the median size, which take {} times as long on cores that are all \
+                "{again}, the long ones cut into tasks of the size of {}, which take {} times as long on cores that are all \
                  in use; cut in two and {} times as long for the lower end; perfectly even work for the upper one{NOISE}",
-                SHARED.0, SHARED.1
+                usual.even_is(),
+                SHARED.0,
+                SHARED.1
             ),
             SIZE_DISPROOF,
         ),
@@ -350,17 +379,17 @@ fn words(
     };
     finding.computed = computed;
     disproof.clone_into(&mut finding.disproof);
-    let times = (longest.bytes / usual.bytes.max(1.0)).ceil();
+    let times = usual.parts(longest);
     finding.settings = match reason {
         Some(Reason::Size) => vec![
             setting(&format!("for joins in SQL: {SKEW_JOIN}"), "true"),
             setting(
                 &format!("for joins in SQL: {SKEW_JOIN_BYTES}"),
-                format!("{} (twice the median)", bytes(2.0 * usual.bytes)),
+                format!("{} (twice {})", bytes(2.0 * usual.even), usual.even_is()),
             ),
             setting(
                 "in the program: salt the keys that are frequent",
-                format!("{times:.0} parts"),
+                format!("{times} parts"),
             ),
         ],
         Some(Reason::Gc) => vec![

@@ -125,6 +125,38 @@ fn a_large_partition_is_skew_by_size() {
     sick("skew", "read more", before, after);
 }
 
+/// A shuffle by few keys: fifty partitions have nothing, thirteen 1 MB, and one as many records as it is given.
+fn mostly_empty(large: i64, records: Option<i64>) -> Vec<Task> {
+    let mut tasks = vec![Task::new(10, 0); 50];
+    tasks.extend(vec![Task::new(200, 1_000_000); 13]);
+    let mut one = Task::new(200 * large, 1_000_000 * large);
+    one.records = records;
+    tasks.push(one);
+    tasks
+}
+
+#[test]
+fn a_large_partition_among_empty_ones_is_skew_by_size() {
+    let before = mostly_empty(60, None);
+    let mut after = mostly_empty(1, None);
+    after.extend(vec![Task::new(200, 1_000_000); 59]);
+    sick("skew", "read more", before.clone(), after);
+    let (found, _) = advice(before);
+    let finding = &found.findings[0];
+    let shown = super::text::text(&found);
+    assert!(shown.contains("the mean, because most tasks read nothing"));
+    // 73 MB in 64 partitions.
+    let settings: Vec<&str> = finding.settings.iter().map(|it| &*it.value).collect();
+    assert!(settings.contains(&"53 parts"), "{settings:?}");
+}
+
+#[test]
+fn one_large_record_cannot_be_cut() {
+    let (found, _) = advice(mostly_empty(60, Some(1)));
+    let is_skew = found.findings.iter().any(|it| it.rule == "skew");
+    assert!(!is_skew, "{:#?}", found.findings);
+}
+
 #[test]
 fn collections_explain_late_tasks() {
     let mut before = healthy(64, 5);

@@ -77,16 +77,6 @@ pub const fn are_few(late: usize, tasks: usize) -> bool {
     late > 0 && late.saturating_mul(FEW) <= tasks
 }
 
-/// Time beyond the median that the size of what a task read explains: at the pace of the median task.
-#[must_use]
-pub fn by_size(median: f64, median_size: f64, size: f64) -> f64 {
-    if median_size > 0.0 {
-        median * (size / median_size - 1.0)
-    } else {
-        0.0
-    }
-}
-
 /// The median duration and the median size of the tasks that read something.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reader {
