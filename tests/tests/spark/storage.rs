@@ -33,6 +33,16 @@ fn storage_memory(version: &str) -> Result<()> {
             "{name} holds no 6 MB: {cached:?}"
         );
     }
+    // Spark's figures are also those of blocks, and of page placement, that are added up by name.
+    for (listing, field) in [("blocks", "size_bytes"), ("pages", "held_bytes")] {
+        let mut seen = BTreeMap::new();
+        for row in daemon.rows(&[listing, "--by", "name"])? {
+            if number(&row, "rdds")? > 0 {
+                seen.insert(text(&row, "group")?, number(&row, field)?);
+            }
+        }
+        assert_eq!(seen, cached, "{listing} --by name");
+    }
     // The constants of Spark's class that the application names.
     for (name, level) in [
         ("serialised", "MEMORY_ONLY_SER"),
