@@ -70,6 +70,7 @@ const BREAK: u32 = 3;
 pub struct Condition {
     failing: Mutex<String>,
     lost: AtomicU64,
+    refused: AtomicU64,
     executors_lost: AtomicU64,
 }
 
@@ -83,10 +84,16 @@ impl Condition {
             .clone()
     }
 
-    /// Tasks that the history does not have.
+    /// Tasks that the history does not have, although their application can have files.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Tasks of applications whose id can be no folder: nothing is written about them.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Executors that went before their last documents were written.
@@ -101,8 +108,13 @@ impl Condition {
         HistoryStatus {
             failing: self.failing(),
             tasks_lost: self.lost(),
+            tasks_refused: self.refused(),
             executors_lost: self.executors_lost(),
         }
+    }
+
+    fn add_refused(&self, tasks: usize) {
+        self.refused.fetch_add(tasks as u64, Ordering::Relaxed);
     }
 
     fn add_lost(&self, tasks: u64) {
@@ -269,6 +281,10 @@ impl Writer {
                 .shared
                 .state()
                 .newly_ended_tasks(key, until_ns, TASKS_AT_A_TIME, ids);
+            if !known.has_history {
+                self.condition.add_refused(rows.len());
+                continue;
+            }
             for mut row in rows {
                 if !waiting.has_room(share, WAITING_BYTES) {
                     known.lost += 1;
@@ -461,9 +477,7 @@ impl Writer {
         match result {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 tracing::debug!("an application's id can be no folder: it has no history");
-                let lost = known.waiting.len() as u64;
-                known.lost += lost;
-                self.condition.add_lost(lost);
+                self.condition.add_refused(known.waiting.len());
                 known.clear();
             }
             Err(error) => {

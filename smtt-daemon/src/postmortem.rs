@@ -58,9 +58,9 @@ pub fn spawn(
     owners: Arc<ShareOwners>,
     stopped: impl Fn() -> bool + Clone + Send + 'static,
 ) -> std::io::Result<()> {
-    let keeper = Arc::new(Keeper::new(settings.folder.clone()));
+    let keeper = Arc::new(Keeper::new(settings.folder.clone()).sharing(owners));
     shared.set_keeper(Arc::clone(&keeper));
-    keeper::spawn(settings, Arc::clone(&keeper), owners, stopped.clone())?;
+    keeper::spawn(settings, Arc::clone(&keeper), stopped.clone())?;
     std::thread::Builder::new()
         .name("smtt-deaths".into())
         .spawn(move || {

@@ -92,8 +92,11 @@ pub struct Status {
 pub struct HistoryStatus {
     /// Why files cannot be written now; empty where they can.
     pub failing: String,
-    /// Tasks that the history does not have, since the start.
+    /// Tasks that could not be written in time, since the start.
     pub tasks_lost: u64,
+    /// Tasks of applications whose id can be no folder, since the start: they have no history.
+    #[serde(default)]
+    pub tasks_refused: u64,
     /// Executors that went before their last documents were written, since the start.
     pub executors_lost: u64,
 }

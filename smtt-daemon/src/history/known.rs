@@ -35,8 +35,8 @@ impl Waiting {
 
 /// What is known of one application.
 pub struct Known {
-    /// Whether it can have files: no executors of others are missing in the history.
-    has_history: bool,
+    /// Whether it can have files: nothing of others is missing in the history.
+    pub has_history: bool,
     /// Tasks of each executor that are written or wait, as far as the state has them.
     pub tasks: BTreeMap<u64, BTreeSet<u64>>,
     /// Dead executors, with the rounds that found them dead.

@@ -222,7 +222,7 @@ fn tasks_wait_for_a_store_that_cannot_be_written() {
 }
 
 #[test]
-fn tasks_that_the_history_cannot_have_are_counted() {
+fn tasks_that_the_history_cannot_have_are_refused_and_not_lost() {
     let store = tempfile::tempdir().expect("a folder");
     let shared = shared();
     executor(&shared, 1, 1000, "..");
@@ -231,7 +231,15 @@ fn tasks_that_the_history_cannot_have_are_counted() {
     let mut writer = writer(store.path(), &shared);
     writer.round(true);
     assert_eq!(writer.condition.failing(), "");
-    assert_eq!(writer.condition.lost(), 2);
+    let seen = (writer.condition.refused(), writer.condition.lost());
+    assert_eq!(seen, (2, 0));
+    // They do not wait either.
+    let known = writer
+        .applications
+        .values()
+        .next()
+        .expect("the application");
+    assert_eq!((known.waiting.len(), known.lost), (0, 0));
 }
 
 /// Why the daemon is degraded.

@@ -369,6 +369,7 @@ fn daemon(families: &mut Families<'_>, shared: &Shared, births: &Births) {
         let is_up = history.failing().is_empty();
         families.count(table::HISTORY_UP, &[], u64::from(is_up));
         families.count(table::HISTORY_LOST, &[], history.lost());
+        families.count(table::HISTORY_REFUSED, &[], history.refused());
         let executors = history.executors_lost();
         families.count(table::HISTORY_EXECUTORS_LOST, &[], executors);
     }

@@ -198,7 +198,9 @@ metrics! {
     HISTORY_UP "smtt_history_up" Gauge &[],
         "Whether files of the history can be written to [history] store", "[history] is switched off";
     HISTORY_LOST "smtt_history_tasks_lost_total" Counter &[],
-        "Tasks that the history does not have, because they could not be written in time or their application's id can be no folder", "[history] is switched off";
+        "Tasks that the history does not have, because they could not be written in time. Those of applications that can have no history are in smtt_history_tasks_refused_total", "[history] is switched off";
+    HISTORY_REFUSED "smtt_history_tasks_refused_total" Counter &[],
+        "Tasks of applications whose id, as their executors claim it, can be no folder: nothing is written about them, and they are not lost", "[history] is switched off";
     HISTORY_EXECUTORS_LOST "smtt_history_executors_lost_total" Counter &[],
         "Executors that went before the history had their last documents: it could not be written in time, or [retention] executors is too short", "[history] is switched off";
     POSTMORTEM_UP "smtt_postmortem_up" Gauge &[],

@@ -47,6 +47,8 @@ struct Kept {
 #[derive(Debug)]
 pub struct Keeper {
     folder: Option<PathBuf>,
+    /// Whose share a user's reports use.
+    owners: Arc<ShareOwners>,
     kept: Mutex<Kept>,
     news: Condvar,
 }
@@ -57,9 +59,16 @@ impl Keeper {
     pub fn new(folder: Option<PathBuf>) -> Self {
         Self {
             folder,
+            owners: Arc::default(),
             kept: Mutex::default(),
             news: Condvar::new(),
         }
+    }
+
+    /// With the owners of subordinate ids.
+    #[must_use]
+    pub fn sharing(self, owners: Arc<ShareOwners>) -> Self {
+        Self { owners, ..self }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -80,9 +89,9 @@ impl Keeper {
         if kept.rows.iter().any(|row| row.id == report.row.id) {
             report.row.id.push_str("-2");
         }
-        insert(&mut kept.rows, report.row.clone());
+        self.insert(&mut kept.rows, report.row.clone());
         if kept.waiting.len() >= WAITING {
-            remove_one(&mut kept.waiting, |report| report.row.who.uid);
+            self.remove_one(&mut kept.waiting, |report| report.row.who.uid);
             if self.folder.is_some() {
                 kept.lost += 1;
             }
@@ -279,7 +288,7 @@ impl Keeper {
     }
 
     /// Writes what is there to write; false where a report could not be written.
-    fn turn(&self, reports: &mut Reports, share_of: &impl Fn(u32) -> u32) -> bool {
+    fn turn(&self, reports: &mut Reports) -> bool {
         self.read_left(reports);
         let (report, in_advance) = self.next();
         if let Some(mut all) = in_advance {
@@ -293,7 +302,7 @@ impl Keeper {
         let Some(report) = report else {
             return true;
         };
-        match reports.add(&report, share_of) {
+        match reports.add(&report, &|uid| self.owners.share_of(uid)) {
             Ok(removed) => self.written(&report, &removed),
             Err(error) => {
                 self.failed(&error);
@@ -304,35 +313,39 @@ impl Keeper {
     }
 }
 
+impl Keeper {
+    /// Keeps the rows in the order of their times, within their bound.
+    fn insert(&self, rows: &mut VecDeque<Row>, mut row: Row) {
+        row.cut();
+        let at = rows.partition_point(|other| other.id <= row.id);
+        rows.insert(at, row);
+        if rows.len() > ROWS {
+            self.remove_one(rows, |row| row.who.uid);
+        }
+    }
+
+    /// Removes the oldest entry of the user whose share has the most: subordinate ids use that of their owner.
+    fn remove_one<T>(&self, all: &mut VecDeque<T>, user: impl Fn(&T) -> Option<u32>) {
+        let share = |one: &T| user(one).map(|uid| self.owners.share_of(uid));
+        let shares: Vec<Option<u32>> = all.iter().map(share).collect();
+        let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        for of in &shares {
+            *counts.entry(*of).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let oldest = most.and_then(|(most, _)| shares.iter().position(|of| *of == most));
+        if let Some(at) = oldest {
+            all.remove(at);
+        }
+    }
+}
+
 /// Says once why something fails.
 fn say(failing: &mut String, text: String) {
     if *failing != text {
         tracing::error!("{text}");
     }
     *failing = text;
-}
-
-/// Keeps the rows in the order of their times, within their bound.
-fn insert(rows: &mut VecDeque<Row>, mut row: Row) {
-    row.cut();
-    let at = rows.partition_point(|other| other.id <= row.id);
-    rows.insert(at, row);
-    if rows.len() > ROWS {
-        remove_one(rows, |row| row.who.uid);
-    }
-}
-
-/// Removes the oldest entry of the user with the most.
-fn remove_one<T>(all: &mut VecDeque<T>, user: impl Fn(&T) -> Option<u32>) {
-    let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
-    for one in &*all {
-        *counts.entry(user(one)).or_default() += 1;
-    }
-    let most = counts.into_iter().max_by_key(|(_, count)| *count);
-    let oldest = most.and_then(|(of, _)| all.iter().position(|one| user(one) == of));
-    if let Some(at) = oldest {
-        all.remove(at);
-    }
 }
 
 fn selects(query: &ListQuery, row: &Row) -> bool {
@@ -354,7 +367,6 @@ fn selects(query: &ListQuery, row: &Row) -> bool {
 pub fn spawn(
     settings: PostmortemSettings,
     keeper: Arc<Keeper>,
-    owners: Arc<ShareOwners>,
     stopped: impl Fn() -> bool + Send + 'static,
 ) -> io::Result<()> {
     let Some(folder) = settings.folder.clone() else {
@@ -389,7 +401,7 @@ pub fn spawn(
             load(&keeper, &reports, &folder);
             keeper.kept().failing.clear();
             while !stopped() {
-                if !keeper.turn(&mut reports, &|uid| owners.share_of(uid)) {
+                if !keeper.turn(&mut reports) {
                     pause();
                 }
             }
@@ -403,7 +415,7 @@ fn load(keeper: &Keeper, reports: &Reports, folder: &std::path::Path) {
     for (uid, id) in reports.newest(ROWS) {
         match read(folder, uid, &id) {
             Ok(report) => {
-                insert(&mut keeper.kept().rows, report.row);
+                keeper.insert(&mut keeper.kept().rows, report.row);
             }
             // Another version wrote it, or it is damaged.
             Err(error) => {

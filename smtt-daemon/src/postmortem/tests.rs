@@ -134,6 +134,29 @@ fn reports_that_were_given_up_are_counted_where_reports_are_written() {
 }
 
 #[test]
+fn subordinate_users_take_the_room_of_their_owner() {
+    let owners = Arc::new(crate::subordinate::ShareOwners::default());
+    let (ids, _) = smtt_model::subordinate::SubordinateIds::parse("7:100000:65536", |_| None);
+    owners.set(Arc::new(ids));
+    let keeper = Keeper::new(None).sharing(owners);
+    let of = |number: u64, uid: u32| {
+        let mut report = report(number);
+        report.row.who.uid = Some(uid);
+        keeper.add(report);
+    };
+    // Those of another user come first and are the oldest.
+    for number in 0..100 {
+        of(number, 8);
+    }
+    for number in 0..2000_u32 {
+        of(100 + u64::from(number), 100_000 + number);
+    }
+    let list = keeper.list(&ListQuery::default());
+    let others = list.rows.iter().filter(|row| row.who.uid == Some(8));
+    assert_eq!((others.count(), list.rows.len()), (100, 1024));
+}
+
+#[test]
 fn names_of_any_length_do_not_make_the_list_long() {
     let keeper = Keeper::new(None);
     let long = "\u{1}".repeat(60_000);

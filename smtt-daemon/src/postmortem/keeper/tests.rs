@@ -48,7 +48,7 @@ fn a_report_that_waits_is_not_lost_with_the_list_that_its_executor_leaves() {
     keeper.kept().left = Some(Default::default());
     keeper.add(report(GONE));
     keeper.set_in_advance(in_advance(&[]));
-    assert!(!keeper.turn(&mut reports, &|uid| uid));
+    assert!(!keeper.turn(&mut reports));
     assert_eq!(keeper.writing(), Some((false, 0)));
     let left = reports.in_advance().expect("read");
     assert_eq!((left.reports.len(), left.waiting), (0, vec![report(GONE)]));
@@ -57,7 +57,7 @@ fn a_report_that_waits_is_not_lost_with_the_list_that_its_executor_leaves() {
     // After a crash the report is the same, once, and counted by the daemon before.
     fs::remove_file(scratch.path().join("uid=1")).expect("removed");
     let (keeper, mut reports) = open(scratch.path());
-    assert!(keeper.turn(&mut reports, &|uid| uid));
+    assert!(keeper.turn(&mut reports));
     let all = keeper.list(&ListQuery::default());
     assert_eq!((all.rows.len(), all.waiting), (1, 0));
     assert_eq!(all.rows[0].verdict, Verdict::Crashed);
@@ -66,7 +66,7 @@ fn a_report_that_waits_is_not_lost_with_the_list_that_its_executor_leaves() {
     drop((keeper, reports));
     let (keeper, mut reports) = open(scratch.path());
     load(&keeper, &reports, scratch.path());
-    assert!(keeper.turn(&mut reports, &|uid| uid));
+    assert!(keeper.turn(&mut reports));
     assert_eq!(keeper.list(&ListQuery::default()).rows.len(), 1);
     assert_eq!(keeper.left(), Some((Vec::new(), true)), "to be emptied");
 }
@@ -80,7 +80,7 @@ fn a_report_that_is_written_does_not_hide_that_those_in_advance_are_not() {
     keeper.set_in_advance(in_advance(&[GONE]));
     for number in 1..4 {
         keeper.add(report(number));
-        assert!(keeper.turn(&mut reports, &|uid| uid), "is written");
+        assert!(keeper.turn(&mut reports), "is written");
         assert_eq!(keeper.writing(), Some((false, 0)));
     }
     let failing = keeper.list(&ListQuery::default()).failing;
@@ -90,7 +90,7 @@ fn a_report_that_is_written_does_not_hide_that_those_in_advance_are_not() {
     );
     fs::remove_dir(&part).expect("removed");
     keeper.set_in_advance(in_advance(&[GONE]));
-    assert!(keeper.turn(&mut reports, &|uid| uid));
+    assert!(keeper.turn(&mut reports));
     assert_eq!(keeper.writing(), Some((true, 0)));
 }
 
@@ -109,12 +109,12 @@ fn what_cannot_be_read_for_a_while_is_read_later() {
     fs::rename(&file, &aside).expect("renamed");
     // A folder opens, and cannot be read.
     fs::create_dir(&file).expect("made");
-    assert!(keeper.turn(&mut reports, &|uid| uid));
+    assert!(keeper.turn(&mut reports));
     assert_eq!(keeper.left(), None, "no list is made before");
     assert_eq!(keeper.writing(), Some((false, 0)));
     fs::remove_dir(&file).expect("removed");
     fs::rename(&aside, &file).expect("renamed");
-    assert!(keeper.turn(&mut reports, &|uid| uid));
+    assert!(keeper.turn(&mut reports));
     assert_eq!(keeper.left(), Some((vec![report(own)], true)));
     assert_eq!(keeper.left(), Some((Vec::new(), false)), "once");
     assert_eq!(keeper.writing(), Some((true, 0)));
