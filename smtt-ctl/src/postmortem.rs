@@ -6,6 +6,7 @@ use std::time::Duration;
 use smtt_machine::clock::now_unix_ns;
 use smtt_model::postmortem::{Deaths, Report, Row};
 use smtt_model::protocol::ListQuery;
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::MemorySample;
 use smtt_model::{time, units};
 
@@ -128,7 +129,7 @@ async fn of_workers(
     let workers: BTreeSet<&str> = named
         .iter()
         .filter_map(|row| row.who.worker.as_deref())
-        .collect();
+        .gather();
     if workers.len() > 1 {
         return Err(Failure::Nothing(format!(
             "executors of that name have died on {} workers: name one of {}",

@@ -48,9 +48,8 @@ pub fn advice(shared: &Shared, filter: &Filter, by: Option<GroupBy>) -> Advice {
             .into_iter()
             // One input at a time is in memory.
             .map(|(key, executors)| {
-                let mut view = view(shared, filter, key, executors);
+                let mut view = view(shared, filter, by, key, executors);
                 view.measured = measured;
-                view.by = by;
                 advise(&view, &surroundings)
             })
             .collect(),
@@ -62,6 +61,7 @@ pub fn advice(shared: &Shared, filter: &Filter, by: Option<GroupBy>) -> Advice {
 fn view(
     shared: &Shared,
     filter: &Filter,
+    by: Option<GroupBy>,
     key: ApplicationKey,
     mut executors: Vec<ExecutorRow>,
 ) -> View {
@@ -73,6 +73,7 @@ fn view(
         executors.retain(|row| row.kind == ExecutorKind::Executor);
     }
     let mut view = View {
+        by,
         executors,
         no_walks: no_walks(shared),
         now_unix_ms: now_unix_ns() / 1_000_000,
@@ -84,7 +85,9 @@ fn view(
             ..filter.clone()
         };
         // Separate statements, because a guard lives until the end of its statement.
-        let rdds = shared.state().rdds_in_short(&filter);
+        let rdds = shared
+            .state()
+            .rdds_in_short(&filter, by == Some(GroupBy::Query));
         let pages = shared.state().list_pages(&filter, PagesBy::Rdd).rows;
         let stages = shared.state().stages_in_short(&filter);
         let faults = shared.state().attributed_faults(&filter);

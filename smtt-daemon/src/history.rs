@@ -475,9 +475,9 @@ impl Writer {
             result = workers.add(whose, 0, &batch, &share_of);
         }
         match result {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            // Another `InvalidInput` is the file system's.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput && !known.has_history => {
                 tracing::debug!("an application's id can be no folder: it has no history");
-                self.condition.add_refused(known.waiting.len());
                 known.clear();
             }
             Err(error) => {

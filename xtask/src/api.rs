@@ -410,6 +410,7 @@ fn words<'a>(lines: &mut impl Iterator<Item = &'a str>, attributes: &str) -> Vec
                 .take()
                 .unwrap_or_else(|| match attribute(attributes, "rename_all") {
                     Some("snake_case") => snake(variant),
+                    Some("lowercase") => variant.to_lowercase(),
                     _ => variant.to_owned(),
                 });
             all.push(format!("`{said}`"));

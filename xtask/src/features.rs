@@ -47,6 +47,10 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("swap", "swap space"),
     (
+        "other_versions",
+        "versions of Spark beyond those that are set up",
+    ),
+    (
         "memory_cgroup",
         "a memory controller of cgroups, version 1 or 2",
     ),

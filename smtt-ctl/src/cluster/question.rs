@@ -273,7 +273,7 @@ impl Cluster {
                 let answer = ask(&access, &worker, question, deadline, &mut take).await;
                 let list = answer.ok().and_then(|_| {
                     let list: Answered = serde_json::from_slice(&list).ok()?;
-                    Some(list.digests.into_iter().collect())
+                    Some(list.digests.into_iter().gather())
                 });
                 (index, list.unwrap_or_default())
             });

@@ -90,7 +90,7 @@ async fn ask(
         .await;
     let stages: Listing<StageRow> = cluster.ask("/v1/stages", &most(memory, STAGES)).await?;
     let mut tasks: Listing<TaskRow> = cluster.ask("/v1/tasks", &most(memory, TASKS)).await?;
-    let mut known: BTreeSet<_> = tasks.rows.iter().map(identity).collect();
+    let mut known: BTreeSet<_> = tasks.rows.iter().map(identity).gather();
     // A worker that does not measure a figure cannot sort by it.
     for figure in ["cpu_ns", "duration_ns", "page_faults"] {
         let asked = with_query("/v1/tasks", &most(figure, TASKS))?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smtt_model::protocol::Histories;
 use smtt_model::rows::HistoryRow;
-use smtt_model::sort::small::sort_by;
+use smtt_model::sort::small::{Gather as _, sort_by};
 use smtt_model::state::history::{Point, RddPoint};
 use smtt_model::units;
 
@@ -296,7 +296,7 @@ impl<'a> Timeline<'a> {
             let area = spans.map(|(span, bytes)| (span[1] - span[0]) as f64 / 1e3 * bytes);
             (id, area.sum())
         };
-        sums.into_iter().map(of).collect()
+        sums.into_iter().map(of).gather()
     }
 }
 

@@ -234,11 +234,8 @@ fn tasks_that_the_history_cannot_have_are_refused_and_not_lost() {
     let seen = (writer.condition.refused(), writer.condition.lost());
     assert_eq!(seen, (2, 0));
     // They do not wait either.
-    let known = writer
-        .applications
-        .values()
-        .next()
-        .expect("the application");
+    let mut all = writer.applications.values();
+    let known = all.next().expect("the application");
     assert_eq!((known.waiting.len(), known.lost), (0, 0));
 }
 

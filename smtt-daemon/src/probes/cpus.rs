@@ -79,7 +79,7 @@ impl Cpus {
     pub fn new() -> anyhow::Result<Self> {
         let clocks = online()?.into_iter().map(|cpu| (cpu, Clock::start(cpu)));
         Ok(Self {
-            clocks: clocks.collect(),
+            clocks: clocks.gather(),
             software: Vec::new(),
             links: Vec::new(),
             retries: Retries::default(),

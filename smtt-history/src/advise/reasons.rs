@@ -83,13 +83,14 @@ impl Usual {
         let near = median(near.iter().map(|task| task.duration));
         let bytes = median(all().map(|task| task.bytes));
         let mean = attempt.sum(|task| task.bytes) / attempt.tasks.len().max(1) as f64;
+        let duration = median(attempt.durations());
         Self {
-            duration: median(attempt.durations()),
+            duration,
             run: median(all().map(|task| task.run)),
             short: quantile(attempt.durations(), 0.1),
             bytes,
             even: if bytes > 0.0 { bytes } else { mean },
-            reader: Reader::of(all().map(|task| (task.duration, task.bytes))),
+            reader: Reader::of(all().map(|task| (task.duration, task.bytes)), duration),
             gc: median(all().map(|task| task.gc)),
             fetch: median(all().map(|task| task.fetch)),
             around: median(all().map(|task| task.around)),
@@ -172,7 +173,14 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
             .sum::<f64>()
             / excess.max(1.0)
     };
-    let shares = ALL.map(|reason| (of(reason), reason));
+    let by_others = [Reason::Gc, Reason::Fetch, Reason::Around]
+        .map(of)
+        .iter()
+        .sum();
+    let shares = ALL.map(|reason| match reason {
+        Reason::Size => (usual.reader.share(of(reason), 1.0, by_others), reason),
+        _ => (of(reason), reason),
+    });
     let (most, reason) = shares
         .into_iter()
         .reduce(|best, next| if next.0 > best.0 { next } else { best })?;

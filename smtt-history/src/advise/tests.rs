@@ -158,6 +158,18 @@ fn one_large_record_cannot_be_cut() {
 }
 
 #[test]
+fn what_one_reader_reads_explains_nothing_that_something_else_does() {
+    let mut tasks = vec![Task::new(10, 0); 63];
+    let mut one = Task::new(60_000, 1000);
+    one.gc = 59_000;
+    tasks.push(one);
+    let (found, _) = advice(tasks);
+    let skew = found.findings.iter().find(|it| it.rule == "skew");
+    let title = skew.map(|it| it.title.as_str()).unwrap_or_default();
+    assert!(title.ends_with("garbage collections"), "{title}");
+}
+
+#[test]
 fn collections_explain_late_tasks() {
     let mut before = healthy(64, 5);
     for task in before.iter_mut().skip(50).step_by(7) {

@@ -43,7 +43,7 @@ impl<'a> Sizes<'a> {
             of,
             median,
             even: if median > 0.0 { median } else { mean },
-            reader: Reader::of(ended.iter().map(|it| (it.duration(), of(it)))),
+            reader: Reader::of(ended.iter().map(|it| (it.duration(), of(it))), usual),
             explained: 0.0,
             late,
         };
@@ -185,7 +185,7 @@ pub(super) fn skew(view: &View) -> Outcome {
         let by_records = |it: &EndedTask| it.records.unwrap_or(0) as f64;
         let in_bytes = Sizes::new("bytes", by_bytes, ended, &late, usual);
         let in_records = Sizes::new("records", by_records, ended, &late, usual);
-        let sizes = if in_records.explained > in_bytes.explained {
+        let mut sizes = if in_records.explained > in_bytes.explained {
             in_records
         } else {
             in_bytes
@@ -198,6 +198,8 @@ pub(super) fn skew(view: &View) -> Outcome {
             late.iter().map(part).sum::<f64>()
         };
         let others = [EndedTask::collection, EndedTask::fetch, EndedTask::around].map(other);
+        let by_others = others.iter().sum();
+        sizes.explained = sizes.reader.share(sizes.explained, excess, by_others);
         let is_largest = others.iter().all(|other| *other <= sizes.explained);
         if sizes.explained < EXPLAINS * excess || !is_largest {
             return None;

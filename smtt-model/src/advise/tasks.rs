@@ -82,13 +82,18 @@ pub const fn are_few(late: usize, tasks: usize) -> bool {
 pub struct Reader {
     duration: f64,
     size: f64,
+    is_usual: bool,
 }
 
 impl Reader {
-    /// Of the durations and sizes of all tasks.
-    pub fn of(tasks: impl Iterator<Item = (f64, f64)> + Clone) -> Self {
+    /// Of the durations and sizes of all tasks, whose median duration is `usual`.
+    pub fn of(tasks: impl Iterator<Item = (f64, f64)> + Clone, usual: f64) -> Self {
         let all = tasks.filter(|(_, size)| *size > 0.0);
+        let in_time = all
+            .clone()
+            .filter(|(duration, _)| !is_late(*duration, usual));
         Self {
+            is_usual: in_time.count() >= ENOUGH,
             duration: median(all.clone().map(|(duration, _)| duration)),
             size: median(all.map(|(_, size)| size)),
         }
@@ -101,6 +106,18 @@ impl Reader {
             self.duration * size / self.size - usual
         } else {
             0.0
+        }
+    }
+
+    /// How much of the late tasks' `excess` their sizes explain, where it is `explained` at the pace and `others` explain
+    /// so much. Where few tasks in time read something, the pace is that of the late ones themselves: then sizes explain
+    /// what nothing else does.
+    #[must_use]
+    pub fn share(&self, explained: f64, excess: f64, others: f64) -> f64 {
+        if self.is_usual {
+            explained
+        } else {
+            explained.min((excess - others).max(0.0))
         }
     }
 }

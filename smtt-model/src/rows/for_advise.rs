@@ -1,15 +1,25 @@
 //! Rows with only what the rules of `advise` use: those of all executors of an application are in memory together.
 
+use super::rdds::Wanted;
 use super::{Filter, RddRow, StageRow, UsedRow};
 use crate::attribute::RddKey;
 use crate::state::{FaultFigures, State};
 
 impl State {
     /// RDDs with an id that the filter selects and that a rule may be about, because they have or had blocks or hold
-    /// memory. Without contexts and SQL executions; of page walks the figures with a ratio.
+    /// memory. Without contexts, and without SQL executions unless `queries` asks for them; of page walks the figures
+    /// with a ratio.
     #[must_use]
-    pub fn rdds_in_short(&self, filter: &Filter) -> Vec<RddRow> {
-        let mut rows = self.rdd_listing(filter, false).rows;
+    pub fn rdds_in_short(&self, filter: &Filter, queries: bool) -> Vec<RddRow> {
+        let mut rows = self
+            .rdd_listing(
+                filter,
+                Wanted {
+                    whole: false,
+                    queries,
+                },
+            )
+            .rows;
         for row in &mut rows {
             row.walks.flat.clear();
             row.walks

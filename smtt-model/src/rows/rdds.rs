@@ -244,15 +244,29 @@ pub fn without_stage(executor: &Executor) -> BTreeSet<RddKey> {
     without
 }
 
+/// What a row of an RDD has.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// All, for every RDD; else what the rules of `advise` use, for the RDDs that they are about.
+    pub whole: bool,
+    /// Its SQL execution.
+    pub queries: bool,
+}
+
 impl State {
     /// RDDs that the filter selects. Rows without `rdd_id` are `(no RDD)` and `(overflow)`.
     #[must_use]
     pub fn list_rdds(&self, filter: &Filter) -> Listing<RddRow> {
-        self.rdd_listing(filter, true)
+        let wanted = Wanted {
+            whole: true,
+            queries: true,
+        };
+        self.rdd_listing(filter, wanted)
     }
 
-    /// RDDs that the filter selects; where they are not wanted whole, only what the rules of `advise` use.
-    pub(super) fn rdd_listing(&self, filter: &Filter, whole: bool) -> Listing<RddRow> {
+    /// RDDs that the filter selects, with what is wanted of them.
+    pub(super) fn rdd_listing(&self, filter: &Filter, wanted: Wanted) -> Listing<RddRow> {
+        let Wanted { whole, queries } = wanted;
         self.listing(filter, |_, executor, rows| {
             let mut held: BTreeMap<RddKey, MemoryHeld> = BTreeMap::new();
             for (rdd, holds) in executor.memory.holders() {
@@ -266,7 +280,7 @@ impl State {
             });
             sort_by(&mut keys, Ord::cmp);
             let levels = levels_of(executor);
-            let queries = if whole {
+            let queries = if queries {
                 queries_of(executor)
             } else {
                 BTreeMap::new()

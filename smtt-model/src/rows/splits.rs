@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::used::UsedRow;
+use crate::sort::small::Gather as _;
 use crate::state::splits::{
     CPU, EXECUTION, FAULTS, HEAP, PARTS, READ, RESIDENT, VIRTUAL, WALKS, parts_of,
 };
@@ -215,7 +216,7 @@ impl SplitsRow {
             progress_by: "input".to_owned(),
             measured_points: self.measured_points,
             interpolated: moments.windows(2).map(is_interpolated).collect(),
-            series: series.collect(),
+            series: series.gather(),
         })
     }
 }
@@ -239,7 +240,7 @@ mod tests {
             progress_by: "time".to_owned(),
             measured_points: 5,
             interpolated: vec![false; PARTS],
-            series: series.collect(),
+            series: series.gather(),
         }
     }
 
