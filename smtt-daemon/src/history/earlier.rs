@@ -3,14 +3,16 @@
 //! After a restart the state is empty. The files of the history have the rows of before: they are read when somebody asks
 //! for them, one file at a time, and are not kept in memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use smtt_machine::clock::{boot_id, now_unix_ns};
+use smtt_model::attribute::StageKey;
 use smtt_model::protocol;
-use smtt_model::rows::{ApplicationKey, EarlierRun, Filter, Summary};
+use smtt_model::rows::{ApplicationKey, EarlierRun, Filter, Summary, WorkState};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::State;
 use smtt_store::history::read::Reader;
 use smtt_store::history::workers::ended::{EXECUTOR, Ended};
@@ -238,14 +240,48 @@ impl Earlier {
                     .iter()
                     .filter_map(|text| serde_json::from_str(text).ok());
                 let parsed = parsed.filter(|row| selects(filter, rows, row) && !has_ended(row));
+                let mut parsed: Vec<Map<String, Value>> = parsed.collect();
+                if rows.kind == Some("stage") {
+                    as_of_now(shared, &written.application, &mut parsed);
+                }
                 let mark = |mut row: Map<String, Value>| {
                     row.insert("earlier".to_owned(), json!(written.run));
                     row
                 };
-                add(parsed.map(mark).collect())?;
+                add(parsed.into_iter().map(mark).collect())?;
             }
         }
         Ok(0)
+    }
+}
+
+/// Says of stages that ran then how they go as the driver has told since; nothing where it has told no executor here.
+fn as_of_now(shared: &Shared, application: &ApplicationKey, rows: &mut [Map<String, Value>]) {
+    let runs = |row: &Map<String, Value>| row.get("state") == Some(&json!(WorkState::Running));
+    let key = |row: &Map<String, Value>| {
+        let number = |name: &str| u32::try_from(row.get(name)?.as_u64()?).ok();
+        Some(StageKey::new(number("stage_id")?, number("stage_attempt")?))
+    };
+    let wanted = rows.iter().filter(|row| runs(row)).filter_map(key);
+    let wanted: BTreeSet<StageKey> = wanted.gather();
+    if wanted.is_empty() {
+        return;
+    }
+    let known = shared.state().courses_of_stages(application, &wanted);
+    for row in rows.iter_mut().filter(|row| runs(row)) {
+        let now = key(row).and_then(|key| known.get(&key)).cloned();
+        let now = now.unwrap_or_default();
+        for (field, value) in [
+            ("state", json!(now.state)),
+            ("completed_unix_ms", json!(now.ended_unix_ms)),
+            ("duration_ns", json!(now.duration_ns)),
+            ("failure", json!(now.failure)),
+        ] {
+            row.remove(field);
+            if !value.is_null() {
+                row.insert(field.to_owned(), value);
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use smtt_model::state::Limits;
 use smtt_store::history::workers::{REST, WorkerFile, files, reader};
 
 mod ends;
+mod stages;
 
 use super::*;
 use crate::shared::DaemonInfo;

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::consumers::{ConsumerRow, by_task, consumers};
-use super::jobs::{WorkState, duration_ns};
+use super::jobs::{CourseRow, WorkState, duration_ns};
 use super::splits::reads_its_input;
 use super::{
-    ExecutorId, Filter, FunctionsRow, HelperRow, HelperSumRow, Listing, NO_RDD, OVERFLOW,
-    PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
+    ApplicationKey, ExecutorId, Filter, FunctionsRow, HelperRow, HelperSumRow, Listing, NO_RDD,
+    OVERFLOW, PageWalkRow, PeakRow, SplitsRow, UsedRow, peaks,
 };
 use crate::attribute::{RddKey, StageKey};
+use crate::decode::StageDescribed;
 use crate::sort::small::Gather as _;
 use crate::state::functions::Functions;
 use crate::state::{Executor, FaultFigures, Stage, State, Task, TaskState};
@@ -220,7 +221,49 @@ pub(super) fn memory_of_tasks(executor: &Executor) -> HashMap<StageKey, (u64, u6
     memory
 }
 
+/// How a stage goes, as the driver says.
+fn course(said: &StageDescribed, is_alive: bool) -> CourseRow {
+    CourseRow {
+        state: WorkState::of_stage(said, is_alive),
+        started_unix_ms: said.submitted_unix_ms,
+        ended_unix_ms: said.completed_unix_ms,
+        duration_ns: duration_ns(said.submitted_unix_ms, said.completed_unix_ms),
+        failure: Some(said.failure.clone()).filter(|text| !text.is_empty()),
+    }
+}
+
 impl State {
+    /// How stage attempts of an application go, as the driver has told any executor here; absent where it has told none.
+    #[must_use]
+    pub fn courses_of_stages(
+        &self,
+        application: &ApplicationKey,
+        wanted: &BTreeSet<StageKey>,
+    ) -> BTreeMap<StageKey, CourseRow> {
+        let mut known: BTreeMap<StageKey, CourseRow> = BTreeMap::new();
+        let executors = self.executors().values();
+        for executor in executors.filter(|executor| application.has(executor)) {
+            for key in wanted {
+                let stage = executor.tasks.stages.get(key);
+                let Some(said) = stage.and_then(|stage| stage.described.as_ref()) else {
+                    continue;
+                };
+                let said = course(said, executor.died_ns.is_none());
+                match said.state {
+                    None => {}
+                    // An attempt that has ended does not go on, whatever others have not heard yet.
+                    Some(WorkState::Running) => {
+                        known.entry(*key).or_insert(said);
+                    }
+                    Some(WorkState::Succeeded | WorkState::Failed) => {
+                        known.insert(*key, said);
+                    }
+                }
+            }
+        }
+        known
+    }
+
     /// Stages that the filter selects.
     #[must_use]
     pub fn list_stages(&self, filter: &Filter) -> Listing<StageRow> {
@@ -239,6 +282,8 @@ impl State {
             let memory = memory_of_tasks(executor);
             let row = |key: StageKey, stage: &Stage| {
                 let said = stage.described.as_ref();
+                let course = said.map(|said| course(said, executor.died_ns.is_none()));
+                let course = course.unwrap_or_default();
                 let (live, peak) = memory.get(&key).copied().unwrap_or_default();
                 StageRow {
                     who: who.clone(),
@@ -247,16 +292,11 @@ impl State {
                     name: said.map(|said| said.name.clone()),
                     job_id: said.and_then(|said| said.job_id),
                     rdd_id: said.and_then(|said| said.rdd_id),
-                    state: said
-                        .and_then(|said| WorkState::of_stage(said, executor.died_ns.is_none())),
-                    submitted_unix_ms: said.and_then(|said| said.submitted_unix_ms),
-                    completed_unix_ms: said.and_then(|said| said.completed_unix_ms),
-                    duration_ns: said.and_then(|said| {
-                        duration_ns(said.submitted_unix_ms, said.completed_unix_ms)
-                    }),
-                    failure: said
-                        .map(|said| said.failure.clone())
-                        .filter(|text| !text.is_empty()),
+                    state: course.state,
+                    submitted_unix_ms: course.started_unix_ms,
+                    completed_unix_ms: course.ended_unix_ms,
+                    duration_ns: course.duration_ns,
+                    failure: course.failure,
                     tasks: said.map(|said| said.tasks),
                     tasks_running: stage.count(TaskState::Running),
                     tasks_succeeded: stage.count(TaskState::Succeeded),
