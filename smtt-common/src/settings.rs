@@ -72,6 +72,8 @@ pub struct Settings {
     pub pid_level_offset: u32,
     /// Offset of `numbers` in the kernel's `pid`.
     pub pid_numbers_offset: u32,
+    /// Offset of the number of a pid namespace, which is its inode's, in the kernel's `pid_namespace`.
+    pub pid_namespace_number_offset: u32,
     /// Offset in the kernel's `signal_struct` of the sum of each account over ended threads; 0 where there is none.
     pub signal_account_offsets: [u32; crate::event::used::KERNEL_ACCOUNTS],
 }
@@ -100,8 +102,8 @@ pub struct Process {
     pub leader: u64,
     /// Id of a child in its own pid namespace, where that is another one than the initial one's; else zero.
     pub inner_pid: u32,
-    /// Number of pid namespaces around that one.
-    pub level: u32,
+    /// Number of that namespace; zero in the initial one.
+    pub namespace: u32,
 }
 
 /// Key of the table of children in other pid namespaces, whose value is the process id in the initial one.
@@ -112,8 +114,8 @@ pub struct InnerId {
     pub executor: u64,
     /// Id of the child in its own pid namespace.
     pub pid: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Number of that namespace: an executor's children may be in several.
+    pub namespace: u32,
 }
 
 /// Bit of [`Process::leader`]: the daemon found the child, so that a service of it may have begun before.
@@ -302,7 +304,7 @@ pub const fn executor_pid(key: u64) -> u32 {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 208);
+    assert!(size_of::<Settings>() == 212);
     assert!(size_of::<Process>() == 80);
     assert!(size_of::<Thread>() == 216);
     assert!(size_of::<Budget>() == 72);

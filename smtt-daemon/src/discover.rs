@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use smtt_common::context::MAPPING_NAME;
 use smtt_common::event::marker::LIBRARY_NAME;
-use smtt_machine::proc::{self, Handle, Image, MAPS, Next, Started, children_of, in_our_namespace};
+use smtt_machine::proc::{
+    self, Handle, Image, MAPS, Next, Started, children_of, other_pid_namespace,
+};
 use smtt_model::sort::small;
 
 use self::slots::OtherLayout;
@@ -37,8 +39,8 @@ pub struct Found {
     pub library: Option<Probing>,
     /// The executor's descendants, in the daemon's pid namespace.
     pub children: Vec<Started>,
-    /// Whether it shares the daemon's pid namespace.
-    pub same_namespace: bool,
+    /// Number of its pid namespace, where that is not the daemon's; 0 where it cannot be read.
+    pub namespace: Option<u32>,
     /// User whose share the process uses.
     pub user: u32,
     /// The process itself.
@@ -73,7 +75,7 @@ impl Found {
     /// place and the kernel side knows the executor: a thread that registers later is seen by the probes.
     #[must_use]
     pub fn threads(&self) -> Vec<ThreadSlot> {
-        self.slots.threads(&self.handle, self.same_namespace)
+        self.slots.threads(&self.handle, self.namespace.is_none())
     }
 
     /// Where the outcome of the adoption belongs.
@@ -353,7 +355,7 @@ fn inspect(
         Found {
             pid: process.pid,
             children: children_of(process.pid),
-            same_namespace: in_our_namespace(process.pid),
+            namespace: other_pid_namespace(process.pid),
             slots,
             library,
             user: process.share,

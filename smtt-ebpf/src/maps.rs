@@ -190,6 +190,7 @@ static SETTINGS: Global<Settings> = Global::new(Settings {
     task_thread_pid_offset: 0,
     pid_level_offset: 0,
     pid_numbers_offset: 0,
+    pid_namespace_number_offset: 0,
     signal_account_offsets: [0; KERNEL_ACCOUNTS],
 });
 

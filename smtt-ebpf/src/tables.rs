@@ -141,7 +141,7 @@ fn place(pid: u32, key: u64) -> u64 {
         fault_began: 0,
         leader: 0,
         inner_pid: 0,
-        level: 0,
+        namespace: 0,
     };
     match insert_process(pid, &row) {
         Ok(()) => key,
@@ -176,7 +176,7 @@ fn promote(pid: u32, key: u64) -> u64 {
         }
         ptr::write_volatile(&raw mut (*row).context.hot, 0);
         ptr::write_volatile(&raw mut (*row).role, ROLE_EXECUTOR);
-        forget_inner(parent, (*row).inner_pid);
+        forget_inner(parent, &inner_of(row));
         release(parent, Table::Processes, 1);
     }
     key
@@ -232,12 +232,12 @@ pub fn adopt_child(pid: u32, executor: u64, leader: u64, inner: &Inner) -> bool 
         fault_began: 0,
         leader,
         inner_pid: inner.pid,
-        level: inner.level,
+        namespace: inner.namespace,
     };
     match insert_process(pid, &row) {
         Ok(()) => {
             if inner.pid != 0 {
-                let id = inner_id(executor, inner.pid);
+                let id = inner_id(executor, inner);
                 let _ = INNER_IDS.insert(id, &pid, u64::from(BPF_ANY));
             }
             true
@@ -358,7 +358,8 @@ pub fn forget_process(pid: u32) -> Option<u64> {
     let row = PROCESSES.get_ptr_mut(pid)?;
     // SAFETY: the row was just looked up.
     let executor = take_all(unsafe { &raw mut (*row).executor });
-    let inner_pid = unsafe { (*row).inner_pid };
+    // SAFETY: as above.
+    let inner = unsafe { inner_of(row) };
     if PROCESSES.remove(pid).is_ok() {
         withdraw(pid);
     }
@@ -366,7 +367,7 @@ pub fn forget_process(pid: u32) -> Option<u64> {
     if executor == 0 {
         return None;
     }
-    forget_inner(executor, inner_pid);
+    forget_inner(executor, &inner);
     if executor_pid(executor) != pid {
         release(executor, Table::Processes, 1);
     }
@@ -430,49 +431,72 @@ pub fn set_worker(pid: u32, executor: u64, head: SlotHead) {
 pub struct Inner {
     /// The id; zero where it is the same as in the initial namespace, or not known.
     pub pid: u32,
-    /// Number of pid namespaces around that one.
-    pub level: u32,
+    /// Number of that namespace; zero where it is the initial one, or not known.
+    pub namespace: u32,
 }
 
 /// No id but that in the initial namespace.
-pub const NOT_INNER: Inner = Inner { pid: 0, level: 0 };
+pub const NOT_INNER: Inner = Inner {
+    pid: 0,
+    namespace: 0,
+};
 
-/// Process id of a child that the marker reports by the id that it sees, in a pid namespace of this `level`.
+/// Process id of a child that the marker reports by the id that it sees, in the pid namespace of this number.
 #[inline(always)]
-pub fn child(executor: u64, said: u32, level: u32) -> u32 {
-    if level == 0 {
+pub fn child(executor: u64, said: u32, namespace: u32) -> u32 {
+    if namespace == 0 {
         return said;
     }
+    let id = Inner {
+        pid: said,
+        namespace,
+    };
     // SAFETY: copied at once.
-    let known = unsafe { INNER_IDS.get(inner_id(executor, said)).copied() };
+    let known = unsafe { INNER_IDS.get(inner_id(executor, &id)).copied() };
     match known {
-        Some(pid) if process(pid).is_some_and(|row| row.level == level) => pid,
+        Some(pid) if process(pid).is_some_and(|row| row.namespace == namespace) => pid,
         _ => said,
     }
 }
 
 #[inline(always)]
-fn inner_id(executor: u64, pid: u32) -> InnerId {
+fn inner_id(executor: u64, inner: &Inner) -> InnerId {
     InnerId {
         executor,
-        pid,
-        reserved: 0,
+        pid: inner.pid,
+        namespace: inner.namespace,
+    }
+}
+
+/// The id in a row.
+///
+/// # Safety
+/// The row was just looked up.
+#[inline(always)]
+unsafe fn inner_of(row: *const Process) -> Inner {
+    // SAFETY: the caller's.
+    unsafe {
+        Inner {
+            pid: (*row).inner_pid,
+            namespace: (*row).namespace,
+        }
     }
 }
 
 /// Removes what [`child`] finds for a child that is none any more.
 #[inline(always)]
-fn forget_inner(executor: u64, inner_pid: u32) {
-    if inner_pid != 0 {
-        let _ = INNER_IDS.remove(inner_id(executor, inner_pid));
+fn forget_inner(executor: u64, inner: &Inner) {
+    if inner.pid != 0 {
+        let _ = INNER_IDS.remove(inner_id(executor, inner));
     }
 }
 
 /// The id of a thread's process in its own pid namespace; `pid` is that in the initial one.
 #[inline(always)]
 pub fn inner(task: u64, pid: u32) -> Inner {
-    /// Bytes of the kernel's `upid`: an id and the address of its namespace.
+    /// Bytes of the kernel's `upid`: an id, and behind it the address of its namespace.
     const UPID: u32 = 16;
+    const ADDRESS: u32 = 8;
     /// The kernel's `MAX_PID_NS_LEVEL`.
     const LEVELS: u32 = 32;
     let offset = setting!(task_thread_pid_offset);
@@ -484,14 +508,17 @@ pub fn inner(task: u64, pid: u32) -> Inner {
     if level == 0 || level > LEVELS {
         return NOT_INNER;
     }
-    word(
-        &raw mut own,
-        ids,
-        setting!(pid_numbers_offset) + UPID * level,
-    );
+    let id = setting!(pid_numbers_offset) + UPID * level;
+    word(&raw mut own, ids, id);
+    let (mut address, mut namespace) = (0_u64, 0_u32);
+    if accounts::copy(&raw mut address, ids, id + ADDRESS) != 0 {
+        return NOT_INNER;
+    }
+    let number = setting!(pid_namespace_number_offset);
+    word(&raw mut namespace, address, number);
     Inner {
         pid: if own == pid { 0 } else { own },
-        level,
+        namespace,
     }
 }
 

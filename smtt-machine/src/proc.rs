@@ -329,11 +329,17 @@ pub fn in_first_namespace() -> bool {
     fs::metadata("/proc/self/ns/pid").map_or(true, |file| file.ino() == FIRST_PID_NAMESPACE)
 }
 
-/// Whether a process is in this process's pid namespace.
+/// Number of a process's pid namespace, which is its inode's; `None` where it cannot be read.
+fn pid_namespace(process: &str) -> Option<u32> {
+    let file = fs::metadata(format!("/proc/{process}/ns/pid")).ok()?;
+    u32::try_from(file.ino()).ok()
+}
+
+/// Number of a process's pid namespace where that is not this process's; 0 where it cannot be read.
 #[must_use]
-pub fn in_our_namespace(pid: u32) -> bool {
-    let of = |name: &str| fs::read_link(format!("/proc/{name}/ns/pid")).ok();
-    of(&pid.to_string()) == of("self")
+pub fn other_pid_namespace(pid: u32) -> Option<u32> {
+    let own = pid_namespace(&pid.to_string());
+    (own != pid_namespace("self")).then_some(own.unwrap_or(0))
 }
 
 /// The id of a process or thread in its innermost pid namespace, from its `status`.
@@ -347,14 +353,15 @@ pub fn innermost_id(status: &str) -> Option<u32> {
     })
 }
 
-/// Descendants of `executor`: for the id in the descendant's own pid namespace, the id in this process's. At most
-/// [`DESCENDANTS_MAX`].
+/// Descendants of `executor` in its pid namespace: for the id there, the id in this process's. At most [`DESCENDANTS_MAX`].
 #[must_use]
 pub fn descendants_by_inner_id(executor: u32) -> HashMap<u32, u32> {
     let inner = |pid| innermost_id(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?);
+    let namespace = pid_namespace(&executor.to_string());
     children_of(executor)
         .into_iter()
         .take(DESCENDANTS_MAX)
+        .filter(|child| pid_namespace(&child.pid.to_string()) == namespace)
         .filter_map(|child| Some((inner(child.pid)?, child.pid)))
         .collect()
 }
@@ -459,7 +466,7 @@ mod tests {
         let ticks = procfs::ticks_per_second();
         assert_eq!(handle.start_second(), Some(started.start_ticks / ticks));
         assert!(page_faults(child.id()) > Some(0));
-        assert!(in_our_namespace(child.id()));
+        assert_eq!(other_pid_namespace(child.id()), None);
         let found = descendants_by_inner_id(std::process::id());
         assert_eq!(found.get(&child.id()), Some(&child.id()));
         child.kill().expect("it ends");

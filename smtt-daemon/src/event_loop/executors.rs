@@ -31,7 +31,8 @@ const NAMES: usize = 4096;
 struct Open {
     slots: Arc<SlotFile>,
     user: u32,
-    same_namespace: bool,
+    /// Number of its pid namespace, where that is not the daemon's; 0 where it cannot be read.
+    namespace: Option<u32>,
     /// Facts that the marker reported before its probes were attached. They count neither as attempted nor as lost.
     reported_before: u64,
     resync: ResyncRequests,
@@ -165,7 +166,7 @@ impl Executors {
         let open = Open {
             slots: Arc::new(found.slots),
             user: found.user,
-            same_namespace: found.same_namespace,
+            namespace: found.namespace,
             reported_before,
             resync: ResyncRequests::new(now_ns),
             workers: Workers::default(),
@@ -366,11 +367,11 @@ impl Executors {
         let Some(open) = self.open.get_mut(&executor) else {
             return Ok(());
         };
-        if open.same_namespace {
+        let Some(namespace) = open.namespace else {
             return Ok(());
-        }
+        };
         let inner = worker.pid;
-        if probes.knows_inner_id(executor, inner)? {
+        if probes.knows_inner_id(executor, inner, namespace)? {
             return Ok(());
         }
         let workers = &mut open.workers;

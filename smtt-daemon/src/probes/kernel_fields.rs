@@ -83,13 +83,16 @@ pub(super) fn set(settings: &mut Settings) -> Option<String> {
     if let Ok(address) = types.offset("vm_fault", "address") {
         settings.vm_fault_address_offset = address;
     }
-    if let (Ok(pid), Ok(level), Ok(numbers)) = (
+    if let (Ok(pid), Ok(level), Ok(numbers), Ok(namespace), Ok(number)) = (
         thread("thread_pid"),
         types.offset("pid", "level"),
         types.offset("pid", "numbers"),
+        types.offset("pid_namespace", "ns"),
+        types.offset("ns_common", "inum"),
     ) {
         settings.task_thread_pid_offset = pid;
         (settings.pid_level_offset, settings.pid_numbers_offset) = (level, numbers);
+        settings.pid_namespace_number_offset = namespace + number;
     }
     accounts(settings, &types);
     if let Err(error) = workers(settings, &types) {

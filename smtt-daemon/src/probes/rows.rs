@@ -118,15 +118,21 @@ impl Probes {
         bail!("no room for process {pid} in the table of processes: raise [limits] processes")
     }
 
-    /// Whether the kernel side knows a child by its id in the executor's pid namespace: then it has set the task itself.
+    /// Whether the kernel side knows a child by its id in the executor's pid namespace, which has this number: then it has
+    /// set the task itself.
     ///
     /// # Errors
     /// When the table is missing from the object.
-    pub fn knows_inner_id(&mut self, executor: u64, pid: u32) -> anyhow::Result<bool> {
+    pub fn knows_inner_id(
+        &mut self,
+        executor: u64,
+        pid: u32,
+        namespace: u32,
+    ) -> anyhow::Result<bool> {
         let id = Wire(InnerId {
             executor,
             pid,
-            reserved: 0,
+            namespace,
         });
         Ok(self
             .map::<Wire<InnerId>, u32>("INNER_IDS")?

@@ -207,8 +207,8 @@ fn worker(executor: u64, address: u64, bytes: u64) {
     };
     let [said, task_attempt_id, hot, stage_id, stage_attempt] = words;
     // SAFETY: the helper has no precondition.
-    let level = tables::inner(unsafe { bpf_get_current_task() }, 0).level;
-    let pid = tables::child(executor, said as u32, level);
+    let namespace = tables::inner(unsafe { bpf_get_current_task() }, 0).namespace;
+    let pid = tables::child(executor, said as u32, namespace);
     let idle = task_attempt_id == u64::MAX;
     tables::set_worker(
         pid,

@@ -48,7 +48,7 @@ fn an_executor_that_was_there_first_is_found_and_counted() -> Result<()> {
         "the same file by another path is probed {marker} times"
     );
     ensure!(
-        found.threads().len() == 1 && found.same_namespace,
+        found.threads().len() == 1 && found.namespace.is_none(),
         "{found:?}"
     );
     ensure!(

@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use smtt_config::PostmortemSettings;
 use smtt_daemon::postmortem::keeper::{Keeper, spawn};
-use smtt_daemon::subordinate::ShareOwners;
 use smtt_model::postmortem::{Report, Row, Verdict};
 use smtt_model::protocol::ListQuery;
 use smtt_store::reports;
@@ -80,8 +79,7 @@ fn a_full_disk_delays_a_verdict_and_loses_none() -> Result<()> {
         max_files: 100,
         gid: None,
     };
-    let owners = Arc::new(ShareOwners::default());
-    spawn(settings, Arc::clone(&keeper), owners, move || {
+    spawn(settings, Arc::clone(&keeper), move || {
         stopped.load(Ordering::Relaxed)
     })?;
     let mut row = Row {

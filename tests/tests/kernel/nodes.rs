@@ -120,7 +120,7 @@ fn is_right(scene: &Scene, method: Method, with_memory: &BTreeSet<u32>) -> Resul
 
 /// The answers of `advise` and of the doctor know the nodes.
 fn advice_knows(scene: &Scene) -> Result<()> {
-    let advice = advice(&scene.shared, &Filter::default());
+    let advice = advice(&scene.shared, &Filter::default(), None);
     let around = &advice.surroundings;
     let with_memory = list("has_memory");
     let whole: Vec<u32> = with_memory

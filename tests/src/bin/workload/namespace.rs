@@ -41,9 +41,45 @@ pub fn enter() -> Result<()> {
     }
 }
 
+/// A child of this process with a child in a pid namespace further in, whose id there is `id`. Both wait until they are
+/// killed: the inner ones end with the outer one.
+fn with_inner_id(id: i32) -> Result<i32> {
+    let (mut there, mut telling) = std::io::pipe()?;
+    // SAFETY: this program has one thread now, so the child may call any function.
+    let outer = unsafe { libc::fork() };
+    if outer == 0 {
+        // SAFETY: these calls take numbers only. The first process of the namespace makes others until one has the id.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::unshare(libc::CLONE_NEWPID) != 0 {
+                libc::_exit(1);
+            }
+            if libc::fork() == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                for _ in 0..100 {
+                    if libc::fork() == 0 {
+                        if libc::getpid() == id {
+                            let _ = telling.write_all(b"x");
+                        }
+                        break;
+                    }
+                }
+            }
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    ensure!(outer > 0, "fork: {}", std::io::Error::last_os_error());
+    drop(telling);
+    let there = there.read_exact(&mut [0]);
+    ensure!(there.is_ok(), "no process further in has the id {id}");
+    Ok(outer)
+}
+
 /// Waits until a daemon asks for a snapshot, and reports it. Then reports `unknown` workers with ids that no process has.
 /// Then a child touches pages, first without a task and then as the worker of task 77, which is reported with the child's
-/// id in this namespace.
+/// id in this namespace. Another child has a process in a namespace further in, with the same id there.
 pub fn namespaced_worker(marker: &Marker, options: &Options) -> Result<Value> {
     let pages = options.number("pages", 300)? as usize;
     let unknown = options.number("unknown", 2000)?;
@@ -83,12 +119,16 @@ pub fn namespaced_worker(marker: &Marker, options: &Options) -> Result<Value> {
     }
     ensure!(child > 0, "fork: {}", std::io::Error::last_os_error());
     thread::sleep(SET_TIME);
+    let outer = with_inner_id(child)?;
+    thread::sleep(SET_TIME);
     tell(child as u64);
     thread::sleep(SET_TIME);
     telling.write_all(b"x")?;
     let mut status = 0;
     // SAFETY: the status is a valid place, and the child is this process's own.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    // SAFETY: takes numbers only, and the child is this process's own.
+    unsafe { libc::kill(outer, libc::SIGKILL) };
     ensure!(
         waited == child && status == 0,
         "the worker failed with status {status}"
