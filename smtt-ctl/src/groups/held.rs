@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value, json};
-use smtt_model::rows::{GroupBy, OVERFLOW, RddRow, rdd_groups_of};
+use smtt_model::rows::{ApplicationKey, GroupBy, OVERFLOW, RddRow, rdd_groups_of};
 use smtt_model::sort::small::sort_by_key;
 
 use super::Of;
@@ -11,7 +11,7 @@ use super::Of;
 /// A row as a JSON object.
 type Row = Map<String, Value>;
 
-/// How the values of a field become that of a group. A field that no row has is absent.
+/// How the values of a field become that of a group; null where no row has one.
 #[derive(Clone, Copy)]
 enum Fold {
     Sum,
@@ -83,6 +83,16 @@ fn number(row: &Row, field: &str) -> Option<u64> {
 
 fn text<'a>(row: &'a Row, field: &str) -> &'a str {
     row.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The application of a row.
+pub(crate) fn application(row: &Row) -> ApplicationKey {
+    let said = |field: &str| Some(row.get(field)?.as_str()?.to_owned());
+    ApplicationKey {
+        id: said("application_id"),
+        attempt: said("application_attempt_id"),
+        uid: number(row, "uid").and_then(|uid| u32::try_from(uid).ok()),
+    }
 }
 
 /// Elements of a list with the number that tells them apart.
@@ -184,7 +194,7 @@ impl Sum {
         }
     }
 
-    fn finish(self, mut group: Row, of: Of) -> Row {
+    fn finish(self, mut group: Row, of: Of, folds: &[(&'static str, Fold)]) -> Row {
         for (field, count) in [
             ("sql_executions", self.queries.len()),
             ("rdds", self.rdds.len()),
@@ -195,6 +205,10 @@ impl Sum {
         let mut workers = self.executors.iter().map(|(worker, _)| worker);
         let first = workers.next();
         let of_workers = workers.any(|worker| Some(worker) != first);
+        // Sorting knows a column without a value by its null.
+        for (field, _) in folds {
+            group.insert((*field).to_owned(), Value::Null);
+        }
         group.extend(self.row);
         if of != Of::Pages {
             return group;
@@ -214,7 +228,7 @@ impl Sum {
         let mut sample = self.sample.row();
         if of_workers {
             // Node 0 of one worker is not that of another one.
-            group.remove("nodes");
+            group.insert("nodes".to_owned(), Value::Null);
             if let Some(sample) = sample.as_object_mut() {
                 sample.remove("nodes");
             }
@@ -272,7 +286,9 @@ pub(super) fn add_up(rows: Vec<Row>, rdds: &[RddRow], of: Of, by: GroupBy) -> Ve
     let mut known = HashMap::new();
     for (rdd, group) in rdds.iter().zip(rdd_groups_of(rdds, by)) {
         if let Some(id) = rdd.rdd_id {
-            let executor = (rdd.who.worker.as_deref().unwrap_or_default(), rdd.who.pid);
+            // A dead executor and one of another application may have the same process id.
+            let worker = rdd.who.worker.as_deref().unwrap_or_default();
+            let executor = (worker, rdd.who.pid, rdd.who.application());
             known.insert((executor, id), (group, rdd.sql_execution_id));
         }
     }
@@ -283,11 +299,12 @@ pub(super) fn add_up(rows: Vec<Row>, rdds: &[RddRow], of: Of, by: GroupBy) -> Ve
         }
         let id = number(&row, "rdd_id").and_then(|id| u32::try_from(id).ok());
         let process = number(&row, "pid").and_then(|pid| u32::try_from(pid).ok());
-        let executor = (text(&row, "worker"), process.unwrap_or_default());
+        let process = process.unwrap_or_default();
+        let executor = (text(&row, "worker"), process, application(&row));
         let found = id.and_then(|id| known.get(&(executor, id)));
         let (name, query) = match (found, id) {
             (Some((group, query)), _) => (group.clone(), *query),
-            // It is beyond the limit of the executor's table, or came after the question for RDDs.
+            // It is beyond the limit of the executor's table, or came after the question for RDDs, which is the first.
             (None, Some(_)) => (OVERFLOW.to_owned(), None),
             (None, None) => (special(&row).to_owned(), None),
         };
@@ -303,7 +320,7 @@ pub(super) fn add_up(rows: Vec<Row>, rdds: &[RddRow], of: Of, by: GroupBy) -> Ve
         sum.queries.extend(query);
         sum.add(&row, folds);
     }
-    let finish = |(group, sum): (Row, Sum)| sum.finish(group, of);
+    let finish = |(group, sum): (Row, Sum)| sum.finish(group, of, folds);
     let mut rows: Vec<Row> = sums.into_values().map(finish).collect();
     let (most, _) = folds[0];
     sort_by_key(&mut rows, |row| std::cmp::Reverse(number(row, most)));

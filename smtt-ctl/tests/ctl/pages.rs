@@ -39,6 +39,11 @@ fn pages_say_where_bytes_are_once_they_were_looked_at() {
     let before = daemon.ctl(&["pages", "--rdd", "7"]);
     assert_eq!(before.status.code(), Some(0), "{before:?}");
     assert!(String::from_utf8_lossy(&before.stderr).contains("no page of it was examined"));
+    // No row has a value yet.
+    for by in [&[][..], &["--by", "name"]] {
+        let sorted = [&["pages", "--sort", "present", "--json"], by].concat();
+        assert_eq!(daemon.json(&sorted).as_array().map(Vec::len), Some(1));
+    }
     looked_at(&daemon);
     let rows = daemon.json(&["pages", "--rdd", "7", "--json"]);
     assert_eq!(rows[0]["present_bytes"].as_u64(), Some((1 << 20) + 4096));

@@ -226,7 +226,7 @@ fn shares_are_computed_of_sums_and_states_are_the_worst() {
     );
     // Node 0 of one worker is not that of another one.
     let row = both([Some("w1"), Some("w2")]);
-    assert!(!row.contains_key("nodes") && row["sample"].get("nodes").is_none());
+    assert!(row["nodes"].is_null() && row["sample"].get("nodes").is_none());
     assert_eq!(
         (row["executors"].as_u64(), row["rdds"].as_u64()),
         (Some(2), Some(2))
@@ -260,23 +260,34 @@ fn rows_without_an_rdd_and_of_unknown_ones_have_names() {
     );
 }
 
+/// Fields that this module reads are fields of the rows: another name would be a column without values.
+#[test]
+fn every_sum_is_of_a_field_of_its_rows() {
+    let fields = rows(&[PagesRow::default()]).remove(0);
+    for (field, _) in PAGES {
+        assert!(fields.contains_key(*field), "{field}");
+    }
+    let mut fields = rows(&[BlockRow::default()]).remove(0);
+    block(&mut fields);
+    for (field, _) in BLOCKS {
+        assert!(fields.contains_key(*field), "{field}");
+    }
+}
+
+/// A row of a place that was not looked at yet has all fields, too: columns can be sorted by.
 #[test]
 fn every_column_is_a_field_of_its_row() {
     let executor = who(None, 1);
-    let mut row = rows(&[pages(&executor, Some(1), 1)]).remove(0);
-    for (field, fold) in PAGES {
-        let value = match fold {
-            Fold::Sum | Fold::Most => json!(1),
-            Fold::Any => json!(true),
-            Fold::Parts(_) => json!([]),
-        };
-        row.insert((*field).to_owned(), value);
-    }
     let block = BlockRow {
         who: executor.clone(),
         ..BlockRow::default()
     };
-    for (of, rows) in [(Of::Pages, vec![row]), (Of::Blocks, rows(&[block]))] {
+    let pages = |worker| rows(&[pages(&who(worker, 1), Some(1), 1)]).remove(0);
+    for (of, rows) in [
+        (Of::Pages, vec![pages(None)]),
+        (Of::Pages, vec![pages(Some("w1")), pages(Some("w2"))]),
+        (Of::Blocks, rows(&[block])),
+    ] {
         let row = add_up(rows, &[], of, GroupBy::Name).remove(0);
         for by in By::value_variants() {
             for column in of.kind(*by).columns {
@@ -286,4 +297,38 @@ fn every_column_is_a_field_of_its_row() {
             }
         }
     }
+}
+
+/// Process ids are used again: a dead executor has the one of an executor of another application, attempt or user.
+#[test]
+fn executors_with_one_process_id_are_several() {
+    let first = who(None, 7);
+    let of_attempt = |attempt: &str| ExecutorId {
+        application_attempt_id: Some(attempt.to_owned()),
+        ..first.clone()
+    };
+    let executors = [
+        first.clone(),
+        ExecutorId {
+            application_id: Some("app-2".to_owned()),
+            ..first.clone()
+        },
+        ExecutorId {
+            uid: Some(1001),
+            ..first.clone()
+        },
+        of_attempt("1"),
+        of_attempt("2"),
+    ];
+    let queries = ["SELECT 0", "SELECT 1", "SELECT 2", "SELECT 3", "SELECT 4"];
+    let each = || executors.iter().zip(queries);
+    let rdds: Vec<RddRow> = each()
+        .map(|(executor, query)| rdd(executor, 3, Some((1, query))))
+        .collect();
+    let held: Vec<PagesRow> = each()
+        .map(|(executor, _)| pages(executor, Some(3), 1))
+        .collect();
+    let groups = add_up(rows(&held), &rdds, Of::Pages, GroupBy::Query);
+    let seen: BTreeSet<&str> = groups.iter().map(|row| text(row, "group")).collect();
+    assert_eq!(seen, BTreeSet::from(queries));
 }
