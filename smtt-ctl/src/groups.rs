@@ -234,7 +234,62 @@ fn works(group: &Map<String, Value>) -> bool {
     figures.iter().any(|field| figure(field) > 0)
 }
 
-/// Groups of a listing, all of them; of RDDs with those of earlier runs of the daemon where a query asks for them.
+/// Answers that are added up.
+pub(super) struct Parts {
+    rdds: Listing<RddRow>,
+    /// Blocks or page placement, where these are added up.
+    held: Option<Rows>,
+}
+
+impl Parts {
+    /// Asks for what is added up; for RDDs also of earlier runs of the daemon where a query asks for them.
+    pub(super) async fn ask(
+        client: &Client,
+        of: Of,
+        question: &ListQuery,
+        query: Option<&Query>,
+    ) -> Result<Self, ClientError> {
+        if of == Of::Rdds {
+            let rdds = match query {
+                Some(_) => earlier::ask(client, RDDS.path, question, query).await?,
+                None => client.ask(RDDS.path, question).await?,
+            };
+            return Ok(Self { rdds, held: None });
+        }
+        // Blocks that a stage stored may be of RDDs that no page fault of it names. What earlier runs saw in memory is
+        // not there now.
+        let all = ListQuery {
+            stage: None,
+            ..question.clone()
+        };
+        // A worker that fails this question is not asked the next one, and one that fails the next one has no rows in it:
+        // both are in no sum.
+        let rdds = client.ask(RDDS.path, &all).await?;
+        let held = Some(client.ask(of.path(), question).await?);
+        Ok(Self { rdds, held })
+    }
+
+    /// All groups.
+    pub(super) fn add_up(self, of: Of, by: By) -> Rows {
+        let (rows, summary) = match self.held {
+            Some(held) => (
+                held::add_up(held.rows, &self.rdds.rows, of, by.into()),
+                held.summary,
+            ),
+            None => (
+                objects(&rdd_groups(&self.rdds.rows, by.into())),
+                self.rdds.summary,
+            ),
+        };
+        Rows {
+            rows_total: rows.len() as u64,
+            rows,
+            summary,
+        }
+    }
+}
+
+/// Groups of a listing, all of them.
 pub(super) async fn rows(
     client: &Client,
     of: Of,
@@ -242,27 +297,9 @@ pub(super) async fn rows(
     question: &ListQuery,
     query: Option<&Query>,
 ) -> Result<Rows, ClientError> {
-    let groups = |rows: Vec<Map<String, Value>>, summary| Rows {
-        rows_total: rows.len() as u64,
-        rows,
-        summary,
-    };
-    // What earlier runs saw in memory is not there now.
-    let held: Option<Rows> = match of {
-        Of::Rdds => None,
-        _ => Some(client.ask(of.path(), question).await?),
-    };
-    let rdds: Listing<RddRow> = match query.filter(|_| of == Of::Rdds) {
-        Some(_) => earlier::ask(client, RDDS.path, question, query).await?,
-        None => client.ask(RDDS.path, question).await?,
-    };
-    Ok(match held {
-        Some(held) => groups(
-            held::add_up(held.rows, &rdds.rows, of, by.into()),
-            held.summary,
-        ),
-        None => groups(objects(&rdd_groups(&rdds.rows, by.into())), rdds.summary),
-    })
+    Ok(Parts::ask(client, of, question, query)
+        .await?
+        .add_up(of, by))
 }
 
 /// The RDDs of a group, on each executor.

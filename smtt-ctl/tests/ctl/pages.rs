@@ -1,8 +1,9 @@
 //! `smtt-ctl pages`.
 
+use smtt_model::decode::{BlockFact, Fact, TaskStarted};
 use smtt_model::state::{Resolved, Seen, SizesBy};
 
-use super::{Daemon, KEY, ctl};
+use super::{Daemon, KEY, ctl, job};
 
 /// Sets a result of the resolver: all blocks and Spark pages are in memory, two thirds on large pages.
 pub fn looked_at(daemon: &Daemon) {
@@ -80,4 +81,31 @@ fn pages_say_where_bytes_are_once_they_were_looked_at() {
     assert_eq!(rows.as_array().map(Vec::len), Some(0));
     let rows = daemon.nothing(&["pages", "--executors", "--json", "--app", "unknown"]);
     assert_eq!(rows.as_array().map(Vec::len), Some(0));
+}
+
+/// An RDD that a stage stores blocks of, but has no page faults in, has its name all the same.
+#[test]
+fn blocks_of_a_stage_have_the_names_of_their_rdds() {
+    let mut facts = job();
+    facts.push(Fact::TaskStarted(TaskStarted {
+        task_attempt_id: 3,
+        stage_id: 5,
+        ..TaskStarted::default()
+    }));
+    facts.push(Fact::BlockStored(Box::new(BlockFact {
+        block_id: "rdd_99_0".to_owned(),
+        rdd_id: Some(99),
+        partition: Some(0),
+        size_bytes: 1000,
+        serialized: true,
+        task_attempt_id: Some(3),
+        ..BlockFact::default()
+    })));
+    let daemon = Daemon::with(&facts, 1000);
+    for (listing, bytes) in [("blocks", "size_bytes"), ("pages", "held_bytes")] {
+        let rows = daemon.json(&[listing, "--by", "name", "--stage", "5", "--json"]);
+        assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
+        let of = (&rows[0]["group"], rows[0][bytes].as_u64());
+        assert_eq!(of, (&"by-the-way".into(), Some(1000)), "{listing}");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::workers::{Workers, dead, hear, rows, text, with_answer, worker};
+use super::workers::{Workers, altered, dead, hear, rows, sum, text, with_answer, worker};
 
 #[test]
 fn workers_that_do_not_answer_rightly_are_named_and_the_others_count() {
@@ -167,4 +167,29 @@ fn a_cluster_without_an_answer_is_unreachable() {
     let output = workers.ctl(&workers.addresses(), &["executors"]);
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     assert!(text(&output.stderr).contains("refuses the credentials (401)"));
+}
+
+/// A listing by groups asks each worker twice: one that fails any question is in no sum.
+#[test]
+fn a_worker_that_fails_one_of_two_questions_is_in_no_sum() {
+    let workers = Workers::start();
+    for (listing, bytes) in [("blocks", "size_bytes"), ("pages", "held_bytes")] {
+        for failed in ["/v1/rdds", "/v1/blocks", "/v1/pages"] {
+            if failed == "/v1/rdds" || failed.ends_with(listing) {
+                let mut addresses = workers.addresses();
+                let arguments = [listing, "--by", "name", "--json"];
+                let output = workers.ctl(&addresses[..2], &arguments);
+                let others: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                addresses[2] = altered(addresses[2], move |path, body| {
+                    (!path.starts_with(failed)).then_some(body)
+                });
+                let output = workers.ctl(&addresses, &arguments);
+                assert_eq!(output.status.code(), Some(3), "{output:?}");
+                let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                assert!(sum(rows(&said["rows"]), bytes) > 0);
+                assert_eq!(said["rows"], others["rows"], "{listing}: {failed}");
+                assert_eq!(said["summary"], others["summary"], "{listing}: {failed}");
+            }
+        }
+    }
 }
