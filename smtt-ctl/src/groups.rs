@@ -5,10 +5,11 @@ mod held;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
-use smtt_model::rows::{Listing, RddRow, rdd_groups, rdd_groups_of};
+use smtt_model::rows::{ApplicationKey, Listing, RddRow, rdd_groups, rdd_groups_of};
 use smtt_model::sort::{Sort, sort};
 
 use super::args::{By, Query};
+use super::cluster::WORKER;
 use super::columns::{BLOCKS, ListingKind, RDDS, USER};
 use super::listing::no_match::no_match;
 use super::listing::{Rows, data, outcome, text, unfiltered};
@@ -16,6 +17,7 @@ use super::output::{Form as OutputForm, Output};
 use super::table::{self, Column, Form, Table, column};
 use super::{Exit, Failure, earlier};
 use crate::client::{Client, ClientError};
+pub(super) use held::application;
 
 /// Columns of groups whose common value has this heading, with further ones.
 macro_rules! columns {
@@ -269,6 +271,16 @@ impl Parts {
         Ok(Self { rdds, held })
     }
 
+    /// Leaves out the rows of other workers.
+    pub(super) fn retain_worker(&mut self, worker: &str) {
+        let is_of = |row: &RddRow| row.who.worker.as_deref() == Some(worker);
+        self.rdds.rows.retain(is_of);
+        let is_of = |row: &Map<String, Value>| row.get(WORKER).is_some_and(|of| of == worker);
+        if let Some(held) = &mut self.held {
+            held.rows.retain(is_of);
+        }
+    }
+
     /// All groups.
     pub(super) fn add_up(self, of: Of, by: By) -> Rows {
         let (rows, summary) = match self.held {
@@ -307,18 +319,27 @@ pub(super) async fn members(
     client: &Client,
     question: &ListQuery,
     by: By,
-    group: &str,
+    group: &(ApplicationKey, String),
 ) -> Result<Rows, ClientError> {
     let rdds: Listing<RddRow> = client.ask(RDDS.path, question).await?;
-    let groups = rdd_groups_of(&rdds.rows, by.into());
-    let rows = rdds.rows.iter().zip(groups);
-    let rows = rows.filter(|(_, of)| of == group).map(|(row, _)| row);
-    let rows = objects(rows);
+    let rows = of_group(&rdds.rows, by, group);
     Ok(Rows {
         rows_total: rows.len() as u64,
         rows,
         summary: rdds.summary,
     })
+}
+
+/// Those of the RDDs that are in a group of an application.
+fn of_group(
+    rdds: &[RddRow],
+    by: By,
+    (application, group): &(ApplicationKey, String),
+) -> Vec<Map<String, Value>> {
+    let rows = rdds.iter().zip(rdd_groups_of(rdds, by.into()));
+    let is_of =
+        |(row, of): &(&RddRow, String)| of == group && row.who.application() == *application;
+    objects(rows.filter(is_of).map(|(row, _)| row))
 }
 
 /// Sorts groups as the query says, and leaves as many as it says.
@@ -384,7 +405,99 @@ pub(super) async fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smtt_model::rows::RddGroupRow;
+    use smtt_model::rows::{BlockRow, ExecutorId, RddGroupRow, Summary};
+
+    fn rdd(who: &ExecutorId, faults: u64) -> RddRow {
+        let mut rdd = RddRow {
+            who: who.clone(),
+            rdd_id: Some(1),
+            name: Some("links".to_owned()),
+            ..RddRow::default()
+        };
+        rdd.faults.page_faults = Some(faults);
+        rdd
+    }
+
+    /// Executors of different workers have the same ids and may have the same process id.
+    #[test]
+    fn groups_within_a_worker_have_nothing_of_others() {
+        let on = |worker: &str| ExecutorId {
+            executor_id: Some("1".to_owned()),
+            worker: Some(worker.to_owned()),
+            ..ExecutorId::default()
+        };
+        let block = |worker: &str, size_bytes| BlockRow {
+            who: on(worker),
+            rdd_id: Some(1),
+            size_bytes,
+            ..BlockRow::default()
+        };
+        let sum = |of: Of, field: &str, worker: Option<&str>| {
+            let rdds = vec![rdd(&on("w1"), 10), rdd(&on("w2"), 300)];
+            let held = objects(&[block("w1", 7), block("w2", 500)]);
+            let mut parts = Parts {
+                rdds: Listing {
+                    rows_total: 2,
+                    rows: rdds,
+                    summary: Summary::default(),
+                },
+                held: (of != Of::Rdds).then(|| Rows {
+                    rows_total: 2,
+                    rows: held,
+                    summary: Summary::default(),
+                }),
+            };
+            if let Some(worker) = worker {
+                parts.retain_worker(worker);
+            }
+            let groups = parts.add_up(of, By::Name).rows;
+            assert_eq!(groups.len(), 1, "{groups:?}");
+            assert_eq!(groups[0]["group"], "links");
+            groups[0][field].as_u64()
+        };
+        for (worker, faults, bytes) in [
+            (None, 310, 507),
+            (Some("w1"), 10, 7),
+            (Some("w2"), 300, 500),
+        ] {
+            assert_eq!(sum(Of::Rdds, "page_faults", worker), Some(faults));
+            assert_eq!(sum(Of::Blocks, "size_bytes", worker), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn a_group_has_no_rdds_of_another_application() {
+        let first = ExecutorId {
+            application_id: Some("app-1".to_owned()),
+            application_attempt_id: Some("1".to_owned()),
+            uid: Some(1000),
+            ..ExecutorId::default()
+        };
+        let others = [
+            ExecutorId {
+                application_id: Some("app-2".to_owned()),
+                ..first.clone()
+            },
+            ExecutorId {
+                application_attempt_id: Some("2".to_owned()),
+                ..first.clone()
+            },
+            ExecutorId {
+                uid: Some(1001),
+                ..first.clone()
+            },
+        ];
+        let mut rdds = vec![rdd(&first, 10)];
+        rdds.extend(others.iter().map(|who| rdd(who, 20)));
+        let groups = objects(&rdd_groups(&rdds, By::Name.into()));
+        assert_eq!(groups.len(), 4);
+        for group in groups {
+            let of = (application(&group), "links".to_owned());
+            let rows = of_group(&rdds, By::Name, &of);
+            assert_eq!(rows.len(), 1, "{of:?}");
+            assert_eq!(application(&rows[0]), of.0);
+        }
+    }
 
     #[test]
     fn every_column_is_a_field_of_its_row() {

@@ -17,7 +17,7 @@ use self::place::Place;
 use self::screen::{Action, Screen};
 use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
-use super::groups;
+use super::groups::{self, Parts};
 use super::listing::Rows;
 use super::{Exit, Failure};
 use crate::client::{Client, ClientError};
@@ -159,7 +159,14 @@ fn pressed(screen: &mut Screen) -> io::Result<Action> {
 async fn rows(client: &Client, place: &Place) -> Result<Rows, ClientError> {
     let question = place.filter.question();
     match (place.groups(), place.by, &place.group) {
-        (Some((of, by)), ..) => groups::rows(client, of, by, &question, None).await,
+        (Some((of, by)), ..) => {
+            let mut parts = Parts::ask(client, of, &question, None).await?;
+            if let Some(worker) = &place.worker {
+                // A group names no worker, and executors of all workers have the same ids.
+                parts.retain_worker(worker);
+            }
+            Ok(parts.add_up(of, by))
+        }
         (None, Some(by), Some(group)) => groups::members(client, &question, by, group).await,
         _ => client.ask(VIEWS[place.view].path, &question).await,
     }

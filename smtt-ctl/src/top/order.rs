@@ -20,11 +20,13 @@ pub struct Order {
     pub rises: bool,
 }
 
-/// Identity of a row between two refreshes.
+/// Identity of a row between two refreshes. Two users or attempts may have the same ids.
 pub fn identity(row: &Map<String, Value>) -> String {
     [
         "worker",
         "application_id",
+        "application_attempt_id",
+        "uid",
         "pid",
         "rdd_id",
         "stage_id",

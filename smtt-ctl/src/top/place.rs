@@ -1,11 +1,12 @@
 //! Places of `smtt-ctl top`: a view, what it adds up, and conditions on its rows.
 
 use serde_json::{Map, Value};
+use smtt_model::rows::ApplicationKey;
 
 use super::{BLOCKS, EXECUTORS, RDDS, STAGES, TASKS, VIEWS};
 use crate::args::{By, Filters};
 use crate::cluster::WORKER;
-use crate::groups::Of;
+use crate::groups::{Of, application};
 
 /// What the display shows: a view, and conditions on its rows.
 #[derive(Clone, Debug, Default)]
@@ -16,8 +17,8 @@ pub struct Place {
     pub filter: Filters,
     /// What is added up, in views of RDDs and blocks.
     pub by: Option<By>,
-    /// Only RDDs of this group.
-    pub group: Option<String>,
+    /// Only RDDs of this group of an application.
+    pub group: Option<(ApplicationKey, String)>,
     /// Only rows of this worker.
     pub worker: Option<String>,
     /// The row that was gone into, in words.
@@ -48,6 +49,7 @@ impl Place {
             ..self.filter.clone()
         };
         let group = text("group").filter(|_| self.groups().is_some());
+        let group = group.map(|name| (application(row), name));
         let (view, from) = match self.view {
             EXECUTORS => (
                 RDDS,
@@ -58,7 +60,7 @@ impl Place {
                 filter.stage = text("stage_id").map(|id| format!("{id}.{attempt}"));
                 (TASKS, filter.stage.clone().map(|id| format!("stage {id}")))
             }
-            RDDS if group.is_some() => (RDDS, group.clone()),
+            RDDS if group.is_some() => (RDDS, group.clone().map(|(_, name)| name)),
             RDDS => {
                 filter.rdd = text("rdd_id");
                 (BLOCKS, filter.rdd.clone().map(|id| format!("RDD {id}")))

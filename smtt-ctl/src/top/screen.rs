@@ -359,7 +359,9 @@ impl Screen {
             .map(|since| since.as_secs_f64())
             .filter(|it| *it > 0.0);
         let mut rows = answer.rows.rows;
-        if let Some(worker) = &self.place().worker {
+        // Groups are added up from rows of that worker.
+        let worker = self.place().worker.as_ref();
+        if let Some(worker) = worker.filter(|_| self.place().groups().is_none()) {
             rows.retain(|row| row.get(WORKER).and_then(Value::as_str) == Some(worker));
         }
         // A worker that is missing, or back, changes sums by all of its faults.

@@ -1,5 +1,7 @@
 //! What the display shows and what keys do, on a terminal in memory.
 
+use std::collections::HashMap;
+
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -418,8 +420,9 @@ fn rdds_are_added_up_and_a_group_is_gone_into() {
     );
     assert_eq!(press(&mut screen, "\n"), Action::Ask);
     let place = screen.place();
+    let group = place.group.as_ref().map(|(_, name)| name.as_str());
     assert_eq!(
-        (place.view, place.by, place.group.as_deref(), place.groups()),
+        (place.view, place.by, group, place.groups()),
         (RDDS, Some(By::Query), Some("SELECT 2"), None)
     );
     screen.apply(answer(1), Instant::now());
@@ -457,4 +460,51 @@ fn a_worker_that_is_back_is_no_work_of_a_group() {
         assert_eq!(has_rate, at != 2, "{workers}: {line}");
         assert!(!line.contains("4,450"), "{workers}: {line}");
     }
+}
+
+/// Groups within an executor or an RDD of a cluster name no worker: they are of the worker that was gone into.
+#[test]
+fn groups_within_a_worker_are_shown() {
+    let mut screen = Screen::new(Filters::default(), Some(By::Query), true);
+    press(&mut screen, "4");
+    let mut executors = answer(1);
+    let mut executor = Map::new();
+    executor.insert("executor_id".to_owned(), "5".into());
+    executor.insert("worker".to_owned(), "w1".into());
+    executors.rows.rows = vec![executor];
+    screen.apply(executors, Instant::now());
+    assert_eq!(press(&mut screen, "\n"), Action::Ask);
+    let place = screen.place();
+    assert_eq!(place.groups(), Some((Of::Rdds, By::Query)));
+    assert_eq!(place.worker.as_deref(), Some("w1"));
+    let mut groups = answer(1);
+    let mut group = row(0, "", 5, 0);
+    group.insert("group".to_owned(), "SELECT 1".into());
+    groups.rows.rows = vec![group];
+    screen.apply(groups, Instant::now());
+    let lines = drawn(&screen, 120, 24);
+    assert!(lines[3].ends_with("queries with RDDs: 1"), "{}", lines[3]);
+    assert!(lines[5].contains("SELECT 1"), "{}", lines[5]);
+}
+
+#[test]
+fn rates_of_users_and_attempts_are_their_own() {
+    let rows = |faults: [u64; 3]| {
+        let groups = [(1000, "1"), (1000, "2"), (1001, "1")];
+        let groups = groups.iter().zip(faults).map(|((uid, attempt), faults)| {
+            let mut group = Map::new();
+            group.insert("application_id".to_owned(), "app-1".into());
+            group.insert("application_attempt_id".to_owned(), (*attempt).into());
+            group.insert("uid".to_owned(), (*uid).into());
+            group.insert("group".to_owned(), "links".into());
+            group.insert("page_faults".to_owned(), faults.into());
+            group
+        });
+        groups.collect::<Vec<_>>()
+    };
+    let before = order::add_rates(&mut rows([10, 2000, 300]), &HashMap::new(), None);
+    let mut now = rows([20, 2200, 3300]);
+    order::add_rates(&mut now, &before, Some(1.0));
+    let rates: Vec<Option<u64>> = now.iter().map(|row| row[order::RATE].as_u64()).collect();
+    assert_eq!(rates, [Some(10), Some(200), Some(3000)]);
 }
