@@ -281,6 +281,12 @@ impl Parts {
         }
     }
 
+    /// The RDDs, each with its group.
+    pub(super) fn rdds(&self, by: By) -> Vec<(String, Map<String, Value>)> {
+        let groups = rdd_groups_of(&self.rdds.rows, by.into());
+        groups.into_iter().zip(objects(&self.rdds.rows)).collect()
+    }
+
     /// All groups.
     pub(super) fn add_up(self, of: Of, by: By) -> Rows {
         let (rows, summary) = match self.held {

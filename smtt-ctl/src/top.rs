@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event};
 use smtt_model::protocol::Status;
 
+use self::order::Work;
 use self::place::Place;
 use self::screen::{Action, Screen};
 use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
-use super::groups::{self, Parts};
+use super::groups::{self, Of, Parts};
 use super::listing::Rows;
 use super::{Exit, Failure};
 use crate::client::{Client, ClientError};
@@ -48,6 +49,8 @@ struct Answer {
     /// What of a cluster is missing, in words.
     workers: Option<String>,
     rows: Rows,
+    /// The page faults of the RDDs of groups.
+    work: Vec<Work>,
 }
 
 /// Runs the display until a key quits it.
@@ -155,35 +158,45 @@ fn pressed(screen: &mut Screen) -> io::Result<Action> {
     Ok(Action::Nothing)
 }
 
-/// Requests the rows of a place.
-async fn rows(client: &Client, place: &Place) -> Result<Rows, ClientError> {
+/// Requests the rows of a place, and the work of the RDDs of groups.
+async fn rows(client: &Client, place: &Place) -> Result<(Rows, Vec<Work>), ClientError> {
     let question = place.filter.question();
-    match (place.groups(), place.by, &place.group) {
+    let rows = match (place.groups(), place.by, &place.group) {
         (Some((of, by)), ..) => {
             let mut parts = Parts::ask(client, of, &question, None).await?;
             if let Some(worker) = &place.worker {
                 // A group names no worker, and executors of all workers have the same ids.
                 parts.retain_worker(worker);
             }
-            Ok(parts.add_up(of, by))
+            let rdds = match of {
+                Of::Rdds => parts.rdds(by),
+                _ => Vec::new(),
+            };
+            let work = rdds.iter().filter_map(|(group, row)| Work::of(group, row));
+            let work = work.collect();
+            return Ok((parts.add_up(of, by), work));
         }
-        (None, Some(by), Some(group)) => groups::members(client, &question, by, group).await,
-        _ => client.ask(VIEWS[place.view].path, &question).await,
-    }
+        (None, Some(by), Some(group)) => groups::members(client, &question, by, group).await?,
+        _ => client.ask(VIEWS[place.view].path, &question).await?,
+    };
+    Ok((rows, Vec::new()))
 }
 
 /// Asks for all rows: which of them work now is known only here, from the growth since the last answer.
 async fn ask(client: &Client, place: Place) -> Result<Answer, ClientError> {
     let Some(cluster) = client.cluster() else {
+        let status = client.get("/v1/status").await?;
+        let (rows, work) = rows(client, &place).await?;
         return Ok(Answer {
-            status: Some(client.get("/v1/status").await?),
+            status: Some(status),
             workers: None,
-            rows: rows(client, &place).await?,
+            rows,
+            work,
         });
     };
     // A worker that did not answer may come back.
     cluster.begin();
-    let rows = rows(client, &place).await?;
+    let (rows, work) = rows(client, &place).await?;
     let (missing, all) = cluster.missing();
     let incomplete = cluster.incomplete();
     Ok(Answer {
@@ -194,5 +207,6 @@ async fn ask(client: &Client, place: Place) -> Result<Answer, ClientError> {
             incomplete.trim_end()
         )),
         rows,
+        work,
     })
 }

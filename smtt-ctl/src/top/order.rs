@@ -20,14 +20,23 @@ pub struct Order {
     pub rises: bool,
 }
 
-/// Identity of a row between two refreshes. Two users or attempts may have the same ids.
+/// Fields that tell executors apart: two users or attempts may have the same ids.
+const EXECUTOR: [&str; 5] = [
+    "worker",
+    "application_id",
+    "application_attempt_id",
+    "uid",
+    "pid",
+];
+
+fn joined(row: &Map<String, Value>, fields: &[&str]) -> String {
+    let text = |field: &&str| row.get(*field).map(Value::to_string).unwrap_or_default();
+    fields.iter().map(text).collect::<Vec<_>>().join("/")
+}
+
+/// Identity of a row between two refreshes.
 pub fn identity(row: &Map<String, Value>) -> String {
-    [
-        "worker",
-        "application_id",
-        "application_attempt_id",
-        "uid",
-        "pid",
+    const FURTHER: [&str; 7] = [
         "rdd_id",
         "stage_id",
         "stage_attempt",
@@ -35,11 +44,68 @@ pub fn identity(row: &Map<String, Value>) -> String {
         "block_id",
         "name",
         "group",
-    ]
-    .iter()
-    .map(|field| row.get(*field).map(Value::to_string).unwrap_or_default())
-    .collect::<Vec<_>>()
-    .join("/")
+    ];
+    format!("{}/{}", joined(row, &EXECUTOR), joined(row, &FURTHER))
+}
+
+/// Page faults of an RDD on an executor, which are part of those of its group.
+pub struct Work {
+    /// Identity of the group now: a query or a name is learned after the first page faults.
+    group: String,
+    executor: String,
+    /// Identity of the RDD, whatever is learned of it.
+    rdd: String,
+    faults: u64,
+}
+
+impl Work {
+    /// The work of an RDD of a group; `None` where page faults are not measured.
+    pub fn of(group: &str, rdd: &Map<String, Value>) -> Option<Self> {
+        let of = ["application_id", "application_attempt_id", "uid"];
+        let of = of.iter().filter_map(|field| rdd.get_key_value(*field));
+        let mut row: Map<String, Value> = of.map(|(key, it)| (key.clone(), it.clone())).collect();
+        row.insert("group".to_owned(), group.into());
+        let executor = joined(rdd, &EXECUTOR);
+        // Rows without an id are known by their names.
+        let id = rdd.get("rdd_id").filter(|id| !id.is_null());
+        let id = id.or_else(|| rdd.get("name"));
+        Some(Self {
+            group: identity(&row),
+            rdd: format!("{executor}/{}", id.unwrap_or(&Value::Null)),
+            executor,
+            faults: rdd.get("page_faults")?.as_u64()?,
+        })
+    }
+}
+
+/// Adds to groups the rates of their RDDs whose counts of `before`, some seconds ago, are known. Those of an executor
+/// that was there before began with none, unless conditions on RDDs may have hidden them. Returns the counts.
+pub fn add_sums(
+    groups: &mut [Map<String, Value>],
+    work: Vec<Work>,
+    before: &HashMap<String, u64>,
+    seconds: Option<f64>,
+    shows_all: bool,
+) -> HashMap<String, u64> {
+    let mut seen = HashMap::new();
+    let mut sums: HashMap<String, u64> = HashMap::new();
+    for it in work {
+        let is_new = shows_all && before.contains_key(&it.executor);
+        let known = before.get(&it.rdd).copied();
+        if let Some(old) = known.or(is_new.then_some(0)) {
+            let sum = sums.entry(it.group).or_default();
+            *sum = sum.saturating_add(it.faults.saturating_sub(old));
+        }
+        seen.insert(it.executor, 0);
+        seen.insert(it.rdd, it.faults);
+    }
+    for group in groups {
+        if let (Some(sum), Some(seconds)) = (sums.get(&identity(group)), seconds) {
+            let rate = *sum as f64 / seconds;
+            group.insert(RATE.to_owned(), Value::from(rate.round() as u64));
+        }
+    }
+    seen
 }
 
 /// Adds the rate of page faults to rows whose counts of `before`, some seconds ago, are known. Returns the counts.

@@ -17,7 +17,7 @@ use smtt_model::rows::Summary;
 use smtt_model::units;
 
 use super::Place;
-use super::order::{Order, RATE, add_rates, has, identity, sort};
+use super::order::{Order, RATE, add_rates, add_sums, has, identity, sort};
 use super::{Answer, VIEWS};
 use crate::args::{By, Filters};
 use crate::cluster::{WORKER, with_host};
@@ -112,6 +112,11 @@ impl Screen {
             from: String::new(),
         };
         self.way.last().unwrap_or(FIRST)
+    }
+
+    #[cfg(test)]
+    pub(super) fn rows(&self) -> &[Map<String, Value>] {
+        &self.rows
     }
 
     fn kind(&self) -> ListingKind {
@@ -364,12 +369,14 @@ impl Screen {
         if let Some(worker) = worker.filter(|_| self.place().groups().is_none()) {
             rows.retain(|row| row.get(WORKER).and_then(Value::as_str) == Some(worker));
         }
-        // A worker that is missing, or back, changes sums by all of its faults.
+        let filter = &self.place().filter;
+        let shows_all = filter.rdd.is_none() && filter.stage.is_none();
+        self.before = match self.place().groups() {
+            Some(_) => add_sums(&mut rows, answer.work, &self.before, seconds, shows_all),
+            None => add_rates(&mut rows, &self.before, seconds),
+        };
+        // A worker that is missing, or back, changes the total by all of its faults.
         let are_same = answer.workers == self.workers;
-        if !are_same && self.place().groups().is_some() {
-            self.before.clear();
-        }
-        self.before = add_rates(&mut rows, &self.before, seconds);
         sort(&mut rows, self.order());
         self.total_rate = answer
             .rows

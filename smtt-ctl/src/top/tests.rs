@@ -11,7 +11,6 @@ use smtt_model::rows::Summary;
 use smtt_model::state::{FaultFigures, Measured};
 
 use super::*;
-use crate::groups::Of;
 
 #[test]
 fn a_key_quits_while_an_answer_is_awaited() {
@@ -91,6 +90,7 @@ fn answer(faults: u64) -> Answer {
             rows_total: 2,
             summary,
         },
+        work: Vec::new(),
     }
 }
 
@@ -404,6 +404,9 @@ fn rdds_are_added_up_and_a_group_is_gone_into() {
     let groups = |faults: u64| {
         let mut answer = answer(0);
         answer.rows.rows = vec![group("SELECT 1", 5000), group("SELECT 2", faults)];
+        let rdds = [("SELECT 1", 1, 5000), ("SELECT 2", 2, faults)];
+        let work = rdds.map(|(group, id, faults)| Work::of(group, &row(id, "", faults, 0)));
+        answer.work = work.into_iter().flatten().collect();
         answer
     };
     let start = Instant::now();
@@ -443,23 +446,75 @@ fn rdds_are_added_up_and_a_group_is_gone_into() {
     assert_eq!(screen.place().by, None);
 }
 
+/// Rates of the groups after answers about RDDs: their groups, workers, ids and page faults, a second apart.
+fn rates(answers: &[&[(&str, &str, u32, u64)]]) -> Vec<HashMap<String, u64>> {
+    let mut screen = Screen::new(Filters::default(), Some(By::Query), true);
+    let start = Instant::now();
+    let mut all = Vec::new();
+    for (at, rdds) in answers.iter().enumerate() {
+        let mut answer = answer(1);
+        let mut groups: HashMap<&str, u64> = HashMap::new();
+        for (group, worker, id, faults) in *rdds {
+            *groups.entry(group).or_default() += faults;
+            let mut rdd = row(*id, "links", *faults, 0);
+            rdd.insert("worker".to_owned(), (*worker).into());
+            answer.work.extend(Work::of(group, &rdd));
+        }
+        let group = |(name, faults): (&str, u64)| {
+            let mut group = row(0, "", faults, 0);
+            for field in ["rdd_id", "name", "pid", "executor_id"] {
+                group.remove(field);
+            }
+            group.insert("group".to_owned(), name.into());
+            group
+        };
+        answer.rows.rows = groups.into_iter().map(group).collect();
+        answer.workers = Some(format!("{} rows", rdds.len()));
+        screen.apply(answer, start + Duration::from_secs(at as u64));
+        let rate = |row: &Map<String, Value>| {
+            let group = row["group"].as_str()?.to_owned();
+            Some((group, row.get(order::RATE)?.as_u64()?))
+        };
+        all.push(screen.rows().iter().filter_map(rate).collect());
+    }
+    all
+}
+
 #[test]
 fn a_worker_that_is_back_is_no_work_of_a_group() {
-    let mut screen = Screen::new(Filters::default(), Some(By::Name), true);
-    let start = Instant::now();
-    for (at, workers, faults) in [(0, "3 of 4", 100), (2, "4 of 4", 9000), (4, "4 of 4", 9200)] {
-        let mut answer = answer(1);
-        let mut group = row(0, "", faults, 0);
-        group.insert("group".to_owned(), "links".into());
-        answer.rows.rows = vec![group];
-        answer.workers = Some(workers.to_owned());
-        screen.apply(answer, start + Duration::from_secs(at));
-        let line = drawn(&screen, 120, 24)[5].clone();
-        let has_rate = line.split_whitespace().any(|word| word == "100");
-        // At first it had 100 faults, and 4,450 a second came with the worker.
-        assert_eq!(has_rate, at != 2, "{workers}: {line}");
-        assert!(!line.contains("4,450"), "{workers}: {line}");
-    }
+    let all = rates(&[
+        &[("q", "a", 1, 100)],
+        &[("q", "a", 1, 200), ("q", "b", 1, 9000)],
+        &[("q", "a", 1, 300), ("q", "b", 1, 9050)],
+        &[("q", "b", 1, 9060)],
+        &[("q", "a", 1, 800), ("q", "b", 1, 9080)],
+    ]);
+    let rates: Vec<Option<u64>> = all.iter().map(|of| of.get("q").copied()).collect();
+    assert_eq!(rates, [None, Some(100), Some(150), Some(10), Some(20)]);
+}
+
+/// All that an RDD did before its query was known is no work of the interval in which it became known.
+#[test]
+fn a_query_that_is_learned_late_has_the_rate_of_its_rdds() {
+    let all = rates(&[
+        &[("(no SQL)", "a", 1, 9000), ("(no SQL)", "a", 2, 10)],
+        &[("SELECT 1", "a", 1, 9100), ("(no SQL)", "a", 2, 15)],
+        // Each run has RDDs of its own, which begin with none.
+        &[
+            ("SELECT 1", "a", 1, 9100),
+            ("SELECT 1", "a", 3, 70),
+            ("(no SQL)", "a", 2, 15),
+        ],
+    ]);
+    assert_eq!(all[0], HashMap::new());
+    let of = |rate, other| {
+        HashMap::from([
+            ("SELECT 1".to_owned(), rate),
+            ("(no SQL)".to_owned(), other),
+        ])
+    };
+    assert_eq!(all[1], of(100, 5));
+    assert_eq!(all[2], of(70, 0));
 }
 
 /// Groups within an executor or an RDD of a cluster name no worker: they are of the worker that was gone into.
