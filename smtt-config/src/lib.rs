@@ -447,6 +447,12 @@ fn check(file: &file::File) -> Result<Config, Problem> {
             threads,
             library_files: defaults.library_files,
             page_walks: page_walks(&file.page_walks)?,
+            clock_samples_per_second: within(
+                "probe.on_cpu.samples_per_second",
+                file.probe.on_cpu.samples_per_second,
+                0,
+                100_000,
+            )? as u32,
         },
         limits: Limits {
             executors: executors as usize,

@@ -48,6 +48,8 @@ pub struct ProbeSettings {
     pub library_files: usize,
     /// Page walks.
     pub page_walks: PageWalkSettings,
+    /// Samples per second and CPU of the kernel's clock where cycles are not sampled; 0 takes none.
+    pub clock_samples_per_second: u32,
 }
 
 /// Length of a window in which page faults are timed.
@@ -77,6 +79,7 @@ impl Default for ProbeSettings {
             threads: 16_384,
             library_files: 256,
             page_walks: PageWalkSettings::default(),
+            clock_samples_per_second: 200,
         }
     }
 }

@@ -47,7 +47,7 @@ use self::fault_time::FaultTimer;
 pub use self::kernel_log::KernelLog;
 use self::library::{FilePlaces, Libraries};
 use self::owner::{SharesOfOwners, executor_rows};
-use self::page_walks::Sampler;
+use self::page_walks::{Clock, Sampler};
 use self::reading::Reader;
 use self::sweep::Sweep;
 use self::wire::Wire;
@@ -73,6 +73,8 @@ pub struct Probes {
     major_known: bool,
     /// The sampled page-walk events, or why there are none.
     walks: Result<Sampler, NotMeasured>,
+    /// The kernel's clock, where cycles are not sampled.
+    clock: Clock,
     cpus: Cpus,
     /// Hooks of page faults that are attached only while an executor lives.
     fault_hooks: FaultHooks,
@@ -149,11 +151,16 @@ impl Probes {
         settings.burst_bytes = wanted.ring_bytes / BURST_SHARE;
         let settings = Wire(settings);
         let walks = Wanted::here(&wanted.page_walks, Path::new("/"));
+        let clock = Clock::new(wanted.clock_samples_per_second);
+        let walk_rows = match walks.is_ok() || clock.is_wanted() {
+            true => wanted.contexts,
+            false => 1,
+        };
         let mut ebpf = EbpfLoader::new()
             .override_global("SETTINGS", &settings, true)
             .map_max_entries("RING", wanted.ring_bytes)
             .map_max_entries("CONTEXTS", wanted.contexts)
-            .map_max_entries("WALKS", walks.as_ref().map_or(1, |_| wanted.contexts))
+            .map_max_entries("WALKS", walk_rows)
             .map_max_entries("EXECUTORS", executors)
             .map_max_entries("BUDGETS", executors)
             .map_max_entries("USERS", executors)
@@ -179,6 +186,7 @@ impl Probes {
             access_known: false,
             major_known: false,
             walks: walks.and_then(|walks| Sampler::start(&mut ebpf, walks, wanted.page_walks.turn)),
+            clock,
             cpus: Cpus::new()?,
             fault_hooks: FaultHooks::new(wanted.fault_idle),
             fault_timer: fault_timer(&mut ebpf, wanted),
@@ -190,6 +198,7 @@ impl Probes {
             ebpf,
         };
         probes.attach_table(wanted.fault_hook, no_ids);
+        probes.follow_clock(false);
         Ok(probes)
     }
 
@@ -203,6 +212,7 @@ impl Probes {
             Ok(sampler) => sampler.verdict(),
             Err(why) => page_walks::not_measured(why),
         });
+        all.push(self.clock.verdict());
         all
     }
 
@@ -284,8 +294,10 @@ impl Probes {
         }
         readings.access_known = self.access_known;
         readings.major_known = self.major_known;
+        let mut contexts = self.reader.read_walks(&mut self.ebpf)?;
+        readings.clock = self.clock.take(&mut contexts);
+        contexts.retain(|(_, growth)| !growth.is_empty());
         if let Ok(sampler) = &mut self.walks {
-            let contexts = self.reader.read_walks(&mut self.ebpf)?;
             readings.page_walks = Some(PageWalkReadings {
                 contexts,
                 ..sampler.read(&self.ebpf)?

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+pub mod clock;
 pub mod period;
 
 use smtt_common::page_walk::{
-    COOKIE_ADDRESS, COOKIE_CHANNEL_MASK, COOKIE_EVENT_SHIFT, COOKIE_WRITE, WALK_CHANNELS,
-    WALK_EVENTS,
+    COOKIE_ADDRESS, COOKIE_CHANNEL_MASK, COOKIE_EVENT_SHIFT, COOKIE_WRITE,
 };
 use smtt_model::cpu::{
     self, CaveatCode, CpuId, Encoding, Formula, MeasuredCore, Overrides, PERF_TYPE_SOFTWARE, Pass,
@@ -18,6 +18,7 @@ use smtt_model::cpu::{
 use smtt_model::readings::ChannelFigure;
 use smtt_model::verdict::VerdictState;
 
+use self::clock::{CLOCK_CHANNEL, CLOCK_EVENT};
 use self::period::Period;
 use crate::cpu::{list, of_this_machine};
 
@@ -301,7 +302,7 @@ impl Wanted {
     fn add_channel(&mut self, role: Role, event: &RoleEvent, pass: usize) -> Option<usize> {
         let first = event.openings().next()?;
         let channel = self.channels.len();
-        if channel >= WALK_CHANNELS || channel >= NO_CHANNEL {
+        if channel >= CLOCK_CHANNEL || channel >= NO_CHANNEL {
             return None;
         }
         self.channels.push(WantedChannel {
@@ -326,9 +327,9 @@ impl Wanted {
                 number += 1;
             }
         }
-        if number as usize > WALK_EVENTS {
+        if number as usize > CLOCK_EVENT {
             self.notes.push(format!(
-                "{number} events would be open on a CPU, {WALK_EVENTS} are the most: give fewer in [page_walks.events]"
+                "{number} events would be open on a CPU, {CLOCK_EVENT} are the most: give fewer in [page_walks.events]"
             ));
             self.groups.clear();
             self.channels.clear();

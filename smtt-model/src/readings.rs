@@ -30,6 +30,20 @@ pub struct Readings {
     pub major_known: bool,
     /// Sampled page walks; absent where page walks are not measured.
     pub page_walks: Option<PageWalkReadings>,
+    /// Samples of the kernel's clock, which stands in for cycles that are not sampled; absent where they are, and where
+    /// it is switched off.
+    pub clock: Option<ClockReadings>,
+}
+
+/// Samples of the kernel's clock. They are no figure of page walks and no cycles: only the shares of activities in a
+/// task's CPU time come from them.
+#[derive(Clone, Debug, Default)]
+pub struct ClockReadings {
+    /// Name of the event.
+    pub event: String,
+    /// Samples per context since the last reading. The time between them is left out: on a virtual machine the timer of
+    /// an idle processor may fire late, in the thread that has woken up meanwhile.
+    pub contexts: Vec<(ContextKey, u64)>,
 }
 
 /// Samples of page walks and what they mean.

@@ -160,6 +160,8 @@ pub struct State {
     measured: Measured,
     /// Meaning of this machine's page-walk samples; `None` where page walks are not measured.
     page_walks: Option<Meaning>,
+    /// Name of the clock that is sampled in place of cycles; `None` where none is.
+    clock: Option<String>,
     /// Page-walk samples of executors that are expired or have no row.
     other_walks: WalkCounters,
     calibration: Option<Calibration>,
@@ -195,6 +197,7 @@ impl State {
             executors: BTreeMap::new(),
             measured: Measured::default(),
             page_walks: None,
+            clock: None,
             other_walks: WalkCounters::default(),
             calibration: None,
             forgotten_marker: None,
@@ -370,6 +373,7 @@ impl State {
                 faults::add(&mut self.stranger_faults, growth);
             }
         }
+        self.add_clock(readings.clock.as_ref(), now_ns);
         self.add_walks(readings.page_walks.as_ref(), now_ns);
     }
 

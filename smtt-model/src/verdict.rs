@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the page-walk probe in status and metrics.
 pub const PAGE_WALKS: &str = "page_walks";
+/// Name of the probe that samples the kernel's clock where the processor's cycles are not sampled.
+pub const ON_CPU: &str = "on_cpu";
 /// Name of the access-monitoring (DAMON) probe in status and metrics.
 pub const HOTNESS: &str = "hotness";
 /// Name of the probe that makes the memory that tasks touched first exact.
@@ -57,7 +59,7 @@ impl Verdict {
     /// user, or a kernel without trampolines is not a fault of the daemon.
     #[must_use]
     pub fn is_of_the_machine(&self) -> bool {
-        let additional = [PAGE_WALKS, HOTNESS, FIRST_TOUCH];
+        let additional = [PAGE_WALKS, ON_CPU, HOTNESS, FIRST_TOUCH];
         self.verdict == VerdictState::Unsupported && additional.contains(&self.name.as_str())
     }
 }

@@ -193,7 +193,7 @@ impl Workers {
             "[web]\nlisten_address = \"{address}:{PORT}\"\nnames = \"shown\"\nscrape_interval = \"0s\"\napi = true\n\
              token_file = {:?}\nconfig_file = {:?}\n\n[control]\nsocket = {:?}\n\n[marker]\nlibraries = [{:?}]\n\n\
              [postmortem]\nfolder = {:?}\n\n\
-             # The counters of a processor are few, and twenty daemons would share them.\n[page_walks]\nenabled = false\n",
+             # The counters of a processor are few, and twenty daemons would share them.\n[page_walks]\nenabled = false\n[probe.on_cpu]\nsamples_per_second = 0\n",
             at("tokens"),
             self.path("web.yml").display().to_string(),
             at("smtt.sock"),

@@ -60,7 +60,7 @@ metrics! {
     BUILD_INFO "smtt_build_info" Info &["version", "kernel_side"],
         "Version of the daemon and how its kernel side was built", "";
     PROBE_UP "smtt_probe_up" Gauge &["probe"],
-        "Whether a probe is attached by any of its hooks. An event of page walks that the machine offers and that counts nothing makes it 0", "the probe is not needed, is switched off, or is an additional one (page_walks, hotness, first_touch) that the machine does not support";
+        "Whether a probe is attached by any of its hooks. An event of page walks that the machine offers and that counts nothing makes it 0", "the probe is not needed, is switched off, or is an additional one (page_walks, on_cpu, hotness, first_touch) that the machine does not support";
     PROBE_BROKEN "smtt_probe_broken_hooks" Gauge &["probe"],
         "Hooks of a probe that should work on this machine and do not, also where another hook of the probe is attached", "as smtt_probe_up";
     UNKNOWN_LIBRARIES "smtt_processes_with_unknown_library" Gauge &[],

@@ -12,6 +12,7 @@ use smtt_model::verdict::{FIRST_TOUCH, Verdict, VerdictState};
 
 use super::cpus::Change;
 use super::health::verdict;
+use super::page_walks::Sampler;
 use super::table::{Hook, RUNG_FEXIT, RUNG_KPROBE, RUNG_RAW_TRACEPOINT, RUNG_SOFTWARE, Row, TABLE};
 use super::{Probes, kernel_function};
 
@@ -65,13 +66,18 @@ impl Probes {
         let hooks = &mut self.fault_hooks;
         if !is_one_alive {
             let since = *hooks.idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() >= hooks.idle_after && hooks.is_attached {
+            let is_idle = since.elapsed() >= hooks.idle_after;
+            let is_attached = hooks.is_attached;
+            self.follow_clock(is_idle);
+            if is_idle && is_attached {
                 self.detach_fault_hooks();
                 tracing::debug!("no executor lives: page faults are not counted");
             }
             return;
         }
         hooks.idle_since = None;
+        self.follow_clock(false);
+        let hooks = &mut self.fault_hooks;
         if hooks.is_attached || hooks.rows.is_empty() {
             return;
         }
@@ -102,6 +108,15 @@ impl Probes {
             self.detach_fault_hooks();
         }
         tracing::debug!(took = ?start.elapsed(), "an executor lives: page faults are counted");
+    }
+
+    /// Samples the clock where cycles are not sampled, unless no executor has lived for some time.
+    pub(super) fn follow_clock(&mut self, is_idle: bool) {
+        let walks = self.walks.as_ref();
+        self.clock
+            .see_cycles(walks.is_ok_and(Sampler::samples_cycles));
+        let online = self.cpus.online();
+        self.clock.follow(&mut self.ebpf, &online, is_idle);
     }
 
     /// Detaches every hook of page faults.
@@ -279,6 +294,7 @@ impl Probes {
             return;
         }
         let now = self.cpus.online();
+        self.clock.forget_cpus(&change.gone);
         if let Ok(sampler) = &mut self.walks {
             let stayed = now.difference(&change.come).copied().collect();
             sampler.follow_cpus(&self.ebpf, &stayed);

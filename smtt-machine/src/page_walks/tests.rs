@@ -199,6 +199,24 @@ fn no_row_of_the_table_asks_for_more_channels_than_there_are() {
 }
 
 #[test]
+fn the_clock_is_in_no_channel_of_page_walks() {
+    let (group, channel) = clock::clock(200, BTreeSet::from([0, 1]));
+    assert_eq!(channel.period.events, 5_000_001, "200 a second");
+    let cookie = group.events[0].cookie;
+    assert_eq!(cookie & COOKIE_CHANNEL_MASK, CLOCK_CHANNEL as u64);
+    assert_eq!(cookie & (COOKIE_ADDRESS | COOKIE_WRITE), 0);
+    assert_eq!((cookie >> COOKIE_EVENT_SHIFT) as usize, CLOCK_EVENT);
+    let all = cpu::CORES.iter().flat_map(|core| core.cpus);
+    let known = all.filter(|cpu| cpu.parse::<CpuId>().is_ok());
+    let most = known.filter_map(|cpu| of(cpu).ok()).map(|wanted| {
+        let events = wanted.groups.iter().map(|group| group.events.len());
+        (wanted.channels.len(), events.sum::<usize>())
+    });
+    let most = most.fold((0, 0), |sum, it| (sum.0.max(it.0), sum.1.max(it.1)));
+    assert!(most.0 <= CLOCK_CHANNEL && most.1 <= CLOCK_EVENT, "{most:?}");
+}
+
+#[test]
 fn a_machine_without_a_pmu_says_what_to_change() {
     let root = tempfile::tempdir().expect("temporary folder");
     let cpuinfo = "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 143\nstepping : 6\n";

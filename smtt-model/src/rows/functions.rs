@@ -7,7 +7,7 @@ use smtt_common::event::used::{CPU_NS, CPU_WAIT_NS, DISK_WAIT_NS};
 
 use crate::state::fetches::Request;
 use crate::state::functions::{Functions, Kept, Service};
-use crate::state::{Meaning, SampledCycles, State, Task, Tasks, Until};
+use crate::state::{SampledCycles, State, Task, Tasks, Until};
 
 use super::page_walks::DEVIATIONS;
 
@@ -134,7 +134,7 @@ pub struct SampledActivityRow {
     pub activity: String,
     /// Samples.
     pub samples: u64,
-    /// Share of the event's counts.
+    /// Share of the event's counts; of a clock that the daemon samples by itself, of its samples.
     pub share: f64,
     /// Lower end of the share's 95 % interval, which rests on the number of samples (Wilson's).
     pub share_low: f64,
@@ -186,7 +186,7 @@ fn activity(code: u8) -> String {
 }
 
 /// The shares of activities in a task's sampled cycles.
-fn on_cpu(task: &Task, meaning: &Meaning) -> Option<OnCpuRow> {
+fn on_cpu(task: &Task, event: &str) -> Option<OnCpuRow> {
     let all = &task.cycles;
     let samples = all.iter().map(|it| it.samples).sum::<u64>();
     let events = all.iter().map(|it| it.events as f64).sum::<f64>();
@@ -211,7 +211,7 @@ fn on_cpu(task: &Task, meaning: &Meaning) -> Option<OnCpuRow> {
             .then(a.activity.cmp(&b.activity))
     });
     Some(OnCpuRow {
-        event: meaning.channels[meaning.cycles()?].event.clone(),
+        event: event.to_owned(),
         samples,
         activities,
     })
@@ -371,7 +371,7 @@ impl State {
             activities,
             rest_ns: of_task.and(task.end_ns).map(|_| rest_ns),
             thread,
-            on_cpu: self.page_walks().and_then(|meaning| on_cpu(task, meaning)),
+            on_cpu: self.event_of_cycles().and_then(|event| on_cpu(task, event)),
             helpers,
             spans,
             fetches,

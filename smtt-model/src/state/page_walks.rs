@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hdrhistogram::Histogram;
 use smtt_common::context::Activity;
+use smtt_common::counter::ContextKey;
 use smtt_common::page_walk::WalkCounters;
 
-use super::State;
 use super::bytes::{Caps, tree_bytes};
 use super::task::Task;
+use super::{Executor, State};
+use crate::attribute::Attribution;
 use crate::cpu::{FigureName, Ratio};
-use crate::readings::{Calibration, Channel, ChannelFigure, PageWalkReadings};
+use crate::readings::{Calibration, Channel, ChannelFigure, ClockReadings, PageWalkReadings};
 
 /// Length of one piece of the last minute, in nanoseconds.
 const PIECE_NS: u64 = 5_000_000_000;
@@ -151,7 +153,7 @@ impl Walks {
 pub struct SampledCycles {
     /// Activity; a code without a name stands for all unknown ones.
     pub activity: Activity,
-    /// Cycles: the event's counts from one sample to the next.
+    /// Cycles: the event's counts from one sample to the next. Of the clock that stands in for them, its samples.
     pub events: u64,
     /// Number of samples.
     pub samples: u64,
@@ -184,6 +186,29 @@ impl Task {
                 samples,
             });
         }
+    }
+}
+
+impl Executor {
+    /// Counts samples of the clock that stands in for cycles, for the activity of their task.
+    pub(super) fn add_clock(
+        &mut self,
+        context: &ContextKey,
+        samples: u64,
+        now_ns: u64,
+        caps: &Caps,
+    ) {
+        let who = Attribution::from(context);
+        let Some(id) = who.task else {
+            return;
+        };
+        let Some(mut task) = self.tasks.task(id, caps) else {
+            return;
+        };
+        task.add_cycles(who.doing.activity, samples, samples, caps);
+        let used = task.join(who.stage);
+        drop(task);
+        self.tasks.joined(who.stage, used, now_ns, caps);
     }
 }
 
@@ -276,7 +301,8 @@ impl State {
         let mut meaning = self.page_walks.take().unwrap_or_default();
         meaning.update(readings);
         meaning.calibration.clone_from(&self.calibration);
-        let cycles = meaning.cycles();
+        // A task's shares are of one event: nanoseconds and cycles have no sum.
+        let cycles = meaning.cycles().filter(|_| self.clock.is_none());
         for (context, growth) in &readings.contexts {
             if self.expired_set.contains(&context.executor) {
                 self.other_walks.add(growth);
@@ -295,6 +321,26 @@ impl State {
             });
         }
         self.page_walks = Some(meaning);
+    }
+
+    /// Applies samples of the clock that stands in for cycles. They count for the shares of a task's activities only.
+    pub(super) fn add_clock(&mut self, readings: Option<&ClockReadings>, now_ns: u64) {
+        self.clock = readings.map(|readings| readings.event.clone());
+        for (context, samples) in readings.iter().flat_map(|it| &it.contexts) {
+            if context.class().is_some() || self.expired_set.contains(&context.executor) {
+                continue;
+            }
+            self.change(context.executor, None, now_ns, |executor, caps| {
+                executor.add_clock(context, *samples, now_ns, caps);
+            });
+        }
+    }
+
+    /// Name of the event whose samples divide a task's CPU time by activity; `None` where none is sampled.
+    pub(crate) fn event_of_cycles(&self) -> Option<&str> {
+        let meaning = self.page_walks.as_ref();
+        let cycles = || Some(meaning?.channels[meaning?.cycles()?].event.as_str());
+        self.clock.as_deref().or_else(cycles)
     }
 
     /// Meaning of this machine's page-walk samples; `None` where page walks are not measured.

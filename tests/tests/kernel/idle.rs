@@ -167,7 +167,7 @@ fn comes_and_goes(hook: FaultHook) -> Result<()> {
     settings.fault_idle = Duration::ZERO;
     // The time of faults is measured in windows, by programs that come and go by themselves.
     settings.fault_windows = Some(Duration::from_millis(100));
-    // Samples of page walks stay, where the processor has counters for them.
+    // Samples of page walks stay, where the processor has counters for them. Those of the clock come and go.
     settings.page_walks.enabled = false;
     let Some(mut lab) = lab(&settings)? else {
         return Ok(());
@@ -208,6 +208,10 @@ fn comes_and_goes(hook: FaultHook) -> Result<()> {
         );
         let is_at_faults = |name: &String| FAULTS.contains(&name.as_str());
         ensure!(now.programs.iter().any(is_at_faults), "{now:?}");
+        ensure!(
+            now.programs.contains("walk") && now.events >= 2 * clocks,
+            "the clock is not sampled: {now:?}"
+        );
         ensure!(
             !corrects || TOUCHES.iter().any(|name| now.programs.contains(*name)),
             "{now:?}"

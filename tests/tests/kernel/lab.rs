@@ -48,6 +48,8 @@ pub struct KernelLab {
     pub walks: BTreeMap<ContextKey, WalkCounters>,
     /// What the last reading said of page walks.
     pub page_walks: Option<PageWalkReadings>,
+    /// Samples of the clock by context, where it stands in for cycles.
+    pub clock: Option<BTreeMap<ContextKey, u64>>,
     /// The turn of this test; absent in a second lab of the same test.
     _turn: Option<MutexGuard<'static, ()>>,
 }
@@ -150,6 +152,7 @@ fn load(
         counters: Vec::new(),
         walks: BTreeMap::new(),
         page_walks: None,
+        clock: None,
         _turn: turn,
     }))
 }
@@ -187,6 +190,12 @@ impl KernelLab {
             }
         }
         self.page_walks.clone_from(&readings.page_walks);
+        if let Some(clock) = &readings.clock {
+            let all = self.clock.get_or_insert_default();
+            for (key, samples) in &clock.contexts {
+                *all.entry(*key).or_default() += samples;
+            }
+        }
         self.records.extend((self.drain)());
         Ok(readings)
     }
@@ -251,10 +260,13 @@ impl KernelLab {
 
     /// The verdict on page walks.
     pub fn walk_verdict(&self) -> Option<Verdict> {
-        self.probes
-            .verdicts()
-            .into_iter()
-            .find(|verdict| verdict.name == "page_walks")
+        self.verdict("page_walks")
+    }
+
+    /// The first verdict on a probe.
+    pub fn verdict(&self, name: &str) -> Option<Verdict> {
+        let mut all = self.probes.verdicts().into_iter();
+        all.find(|verdict| verdict.name == name)
     }
 
     /// Totals of an executor.

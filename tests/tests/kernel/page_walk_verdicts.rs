@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use smtt_config::FaultHook;
 use smtt_model::cpu::{FigureName, Role};
-use smtt_model::verdict::VerdictState;
+use smtt_model::verdict::{ON_CPU, VerdictState};
 use smtt_tests::skip::skip;
 
 use crate::lab::{KernelLab, Workload, lab, with_hook};
@@ -55,6 +55,85 @@ fn a_machine_without_counters_gives_no_page_walks_and_says_what_to_change() -> R
     ensure!(
         smtt_model::protocol::degraded(true, &lab.probes.verdicts(), &[]).is_empty(),
         "a machine without counters is no fault of the daemon's"
+    );
+    let clock = lab.verdict(ON_CPU).context("no verdict on the clock")?;
+    ensure!(
+        clock.verdict == VerdictState::Ok && clock.hook == "perf:cpu-clock",
+        "{clock:?}"
+    );
+    the_clock_is_sampled(&mut lab)?;
+    ensure!(lab.page_walks.is_none(), "the clock is no page walk");
+    Ok(())
+}
+
+/// Compares the clock's samples of two RDDs' contexts with the CPU time of the threads there.
+fn the_clock_is_sampled(lab: &mut KernelLab) -> Result<()> {
+    let mut workload = Workload::start("duty", &[])?;
+    let executor = lab.executor(workload.pid())?;
+    let done = workload.run()?;
+    lab.read()?;
+    let number = |name: &str| done[name].as_u64().context("no number");
+    let (a_ns, b_ns) = (number("a_ns")? as f64, number("b_ns")? as f64);
+    let of = |rdd: &str| -> Result<f64> {
+        let rdd = number(rdd)? as u32 + 1;
+        let all = lab.clock.iter().flatten();
+        let own = all.filter(|(key, _)| key.executor == executor && key.rdd_plus_one == rdd);
+        Ok(own.map(|(_, samples)| *samples as f64).sum())
+    };
+    let (a, b) = (of("a")?, of("b")?);
+    let (exact, sampled) = (a_ns / (a_ns + b_ns), a / (a + b));
+    // The 99.9 % interval of a share of randomly taken samples; regular samples scatter less.
+    let interval = 3.291 * (exact * (1.0 - exact) / (a + b)).sqrt();
+    println!(
+        "{a} and {b} samples in {a_ns} and {b_ns} ns: {sampled:.4}, {exact:.4} +- {interval:.4}"
+    );
+    // 200 samples a second of CPU time.
+    let wanted = (a_ns + b_ns) / 5e6;
+    ensure!(
+        (a + b) > 0.8 * wanted && (a + b) < 1.2 * wanted,
+        "{a} and {b} samples in place of {wanted}"
+    );
+    ensure!(
+        (sampled - exact).abs() <= interval,
+        "RDD A had {exact} of the time and has {sampled} of the samples, beyond {interval}"
+    );
+    workload.end()
+}
+
+#[test]
+fn cycles_that_count_nothing_give_way_to_the_clock() -> Result<()> {
+    // No program of this processor ever causes such a fault.
+    let settings = with_events(&[
+        (Role::Cycles, "alignment-faults", 1),
+        (Role::LoadWalksCompleted, "page-faults", 1),
+    ]);
+    let Some(mut lab) = lab(&settings)? else {
+        return Ok(());
+    };
+    let verdict = |lab: &KernelLab| lab.verdict(ON_CPU).context("no verdict on the clock");
+    let first = verdict(&lab)?;
+    ensure!(
+        first.verdict == VerdictState::NotApplicable && first.reason.contains("cycles"),
+        "{first:?}"
+    );
+    let start = Instant::now();
+    while verdict(&lab)?.verdict != VerdictState::Ok {
+        ensure!(start.elapsed() < LIMIT, "{:?}", verdict(&lab)?);
+        std::thread::sleep(Duration::from_millis(100));
+        lab.read()?;
+    }
+    let walks = lab.walk_verdict().context("no verdict on page walks")?;
+    ensure!(walks.verdict == VerdictState::Broken, "{walks:?}");
+    the_clock_is_sampled(&mut lab)?;
+    // Page faults are counted as before, in a channel of their own.
+    let (slot, counted) = lab.channel(Role::LoadWalksCompleted)?;
+    let sums = lab.walks.values();
+    let (events, samples) = sums.fold((0, 0), |sum, it| {
+        (sum.0 + it.events[slot], sum.1 + it.samples[slot])
+    });
+    ensure!(
+        events == samples && events > 0 && events <= counted.counted,
+        "{events} events in {samples} samples: {counted:?}"
     );
     Ok(())
 }
@@ -137,6 +216,13 @@ fn an_event_that_is_refused_on_one_processor_is_measured_on_none_and_the_verdict
                 && verdict.reason.contains(&format!("on CPU {last}: "))
                 && verdict.reason.contains("CAP_PERFMON"),
             "{verdict:?}"
+        );
+        let clock = lab.verdict(ON_CPU).context("no verdict on the clock")?;
+        ensure!(
+            clock.verdict == VerdictState::Unsupported
+                && clock.reason.contains(&format!("on CPU {last}: "))
+                && clock.reason.contains("shares of activities"),
+            "{clock:?}"
         );
         Ok(())
     };

@@ -11,8 +11,8 @@ use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::history::serve;
 use smtt_tests::json::number;
-use smtt_tests::lab::{LIMIT, SparkLab};
-use xtask::daemon::Options;
+use smtt_tests::lab::{LIMIT, Run, SparkLab};
+use xtask::daemon::{Daemon, Options};
 use xtask::http::get;
 use xtask::process::wait_for;
 use xtask::spark::Application;
@@ -185,18 +185,78 @@ fn on_cpu(row: &Value, name: &str) -> (f64, f64, f64) {
     (figure("share"), figure("share_low"), figure("share_high"))
 }
 
+/// The event that this machine's daemon samples by itself, by its status: cycles where the processor counts them.
+fn sampled_event(status: &Value) -> Result<String> {
+    let verdict = |name: &str| {
+        let probes = status["probes"].as_array().into_iter().flatten();
+        let mut own = probes.filter(|probe| probe["name"] == name);
+        own.next().unwrap_or(&Value::Null)
+    };
+    let (walks, clock) = (verdict("page_walks"), verdict("on_cpu"));
+    println!("{walks} {clock}");
+    let events = status["page_walks"]["events"].as_array();
+    let cycles = events
+        .into_iter()
+        .flatten()
+        .find(|it| it["role"] == "cycles");
+    if let Some(event) = cycles.and_then(|it| it["event"].as_str()) {
+        ensure!(clock["verdict"] == "not_applicable", "{clock}");
+        return Ok(event.to_owned());
+    }
+    ensure!(
+        walks["verdict"] == "unsupported" && status["page_walks"].is_null(),
+        "{status}"
+    );
+    ensure!(
+        clock["verdict"] == "ok" && clock["hook"] == "perf:cpu-clock",
+        "{clock}"
+    );
+    Ok("cpu-clock".to_owned())
+}
+
+/// Where only the clock is sampled, nothing that comes from the processor's counters has a value.
+fn no_page_walks(daemon: &Daemon, run: &Run, tasks: &[Value]) -> Result<()> {
+    let is_of_counters =
+        |name: &str| name.contains("walk") || name.contains("cycles") || name.contains("dtlb");
+    let mut rows = tasks.to_vec();
+    for listing in ["rdds", "stages", "executors"] {
+        rows.extend(run.rows(daemon, &[listing])?);
+    }
+    for row in &rows {
+        let fields = row.as_object().context("no object")?;
+        let of_counters: Vec<&String> = fields.keys().filter(|name| is_of_counters(name)).collect();
+        ensure!(of_counters.is_empty(), "{of_counters:?} in {row}");
+        let series = row["splits"]["series"].as_object();
+        let mut series = series.into_iter().flatten();
+        ensure!(!series.any(|(name, _)| is_of_counters(name)), "{row}");
+    }
+    let metrics = daemon.metrics()?;
+    let samples = metrics.lines().filter(|line| !line.starts_with('#'));
+    let named = samples.filter(|line| line.contains("walk") || line.contains("cycles"));
+    let (probes, others): (Vec<&str>, Vec<&str>) =
+        named.partition(|line| line.starts_with("smtt_probe_up"));
+    let others: Vec<&&str> = others.iter().filter(|line| !line.ends_with(" 0")).collect();
+    println!("{probes:?} {others:?}");
+    ensure!(
+        probes.is_empty() && others.is_empty(),
+        "{probes:?} {others:?}"
+    );
+    ensure!(
+        metrics.contains("smtt_probe_up{probe=\"on_cpu\"} 1"),
+        "the clock's probe is not up"
+    );
+    Ok(())
+}
+
 #[test]
 fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
     /// Share by which a sampled share may lie outside its interval: the hooks' own edges, and what the task does beside its
     /// two phases.
     const EDGE: f64 = 0.03;
     let lab = SparkLab::new("4.0.5")?;
-    let options = Options {
-        toml: "[page_walks]\nevents = { cycles = \"cpu-clock\" }\nmax_samples_per_second = 1000\n"
-            .to_owned(),
-        ..Options::default()
-    };
-    let daemon = lab.daemon_with(&options)?;
+    // As it is installed: nobody has named an event.
+    let daemon = lab.daemon_with(&Options::default())?;
+    let event = sampled_event(&daemon.json(&["status"])?)?;
     let partitions = PARTITIONS.to_string();
     let arguments = [&partitions, "60", COMPARISON_MS, FUNCTION_MS, "busy"];
     let application =
@@ -232,7 +292,7 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
         let on_cpu_row = &row["functions"]["on_cpu"];
         let cpu_ns = number(row, "cpu_ns")? as f64;
         println!("sort {sort} ns, function {function} ns of {cpu_ns} ns: {on_cpu_row}");
-        ensure!(on_cpu_row["event"] == "cpu-clock", "{on_cpu_row}");
+        ensure!(on_cpu_row["event"] == event, "{on_cpu_row} {event}");
         let all = on_cpu_row["activities"].as_array();
         let all = all.context("no activities")?.iter();
         let shares: f64 = all.filter_map(|it| it["share"].as_f64()).sum();
@@ -250,6 +310,9 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
             "the function had {function:.3} of the CPU time, all but the sort {:.3}, sampled {share:.3} ({low:.3} to {high:.3})",
             1.0 - sort
         );
+    }
+    if event == "cpu-clock" {
+        no_page_walks(&daemon, &run, &listed)?;
     }
     drop(daemon);
     lab.passed()

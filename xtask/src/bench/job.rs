@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::pairs::{Pairs, Ratios, Setting};
 use super::report;
-use super::sample::CLOCK;
+use super::sample::{CLOCK, NO_SAMPLES};
 use super::trace::RECORD_BYTES;
 use crate::daemon::Options;
 use crate::paths::Paths;
@@ -50,7 +50,7 @@ pub(super) fn sampled(paths: &Paths, folder: &Path) -> Result<()> {
             ..Options::default()
         })
     };
-    page_rank(paths, folder, &with(CLOCK), &with("enabled = false"))?
+    page_rank(paths, folder, &with(CLOCK), &with(NO_SAMPLES))?
         .report("PageRank, sampled / traced", SAMPLED_RATIO);
     Ok(())
 }

@@ -12,6 +12,8 @@ use crate::paths::Paths;
 
 /// The clock instead of the processor's cycles: every machine has it.
 pub const CLOCK: &str = "events = { cycles = \"cpu-clock\" }";
+/// Neither the processor's events nor, in their place, the clock.
+pub const NO_SAMPLES: &str = "enabled = false\n\n[probe.on_cpu]\nsamples_per_second = 0";
 /// Nanoseconds between two samples of a CPU: short enough for a measurable cost, long enough to avoid throttling.
 const PERIOD_NS: u64 = 20_011;
 /// Rounds of the loop: about a second of CPU time.
@@ -43,7 +45,7 @@ pub fn sample(paths: &Paths, folder: &Path) -> Result<()> {
     let (mut costs, mut loops) = (Vec::new(), Vec::new());
     // The first pair is a warm-up and is not counted.
     for pair in 0..=PAIRS {
-        let mut idle = daemon("enabled = false")?;
+        let mut idle = daemon(NO_SAMPLES)?;
         let without = spin(paths)?;
         idle.stop();
         let mut sampling = daemon(&often)?;

@@ -1,12 +1,40 @@
-//! The open events of one CPU: a group, with the kernel side's program behind each event.
+//! The open events of one CPU: a group, with the kernel side's program behind each event; and that program.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use anyhow::Context as _;
+use aya::Ebpf;
+use aya::programs::PerfEvent;
 use smtt_machine::page_walks::{WantedChannel, WantedGroup};
 use smtt_machine::perf::{Count, Event, Of, Opening, refusal};
 
 use crate::probes::perf_link::link;
+
+/// Name of the kernel side's program.
+const PROGRAM: &str = "walk";
+
+/// Loads the program, where it is not loaded yet.
+pub(super) fn load(ebpf: &mut Ebpf) -> anyhow::Result<()> {
+    let program: &mut PerfEvent = ebpf
+        .program_mut(PROGRAM)
+        .context("the object lacks the program `walk`")?
+        .try_into()?;
+    if program.fd().is_ok() {
+        return Ok(());
+    }
+    program
+        .load()
+        .context("the kernel refuses the program that takes samples")
+}
+
+/// The loaded program.
+pub(super) fn program(ebpf: &Ebpf) -> anyhow::Result<BorrowedFd<'_>> {
+    let program = ebpf
+        .program(PROGRAM)
+        .context("the object lacks the program `walk`")?;
+    Ok(program.fd()?.as_fd())
+}
 
 /// One open event.
 #[derive(Debug)]

@@ -8,20 +8,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use aya::Ebpf;
 use aya::maps::PerCpuArray;
-use aya::programs::PerfEvent;
 use smtt_common::page_walk::WalkCounters;
 use smtt_machine::page_walks::{NotMeasured, Wanted, WantedChannel};
 use smtt_machine::perf::Count;
+use smtt_model::cpu::Role;
 use smtt_model::readings::{Channel, ChannelFigure, PageWalkReadings};
 use smtt_model::verdict::{PAGE_WALKS, Verdict, VerdictState};
 
 use super::super::wire::Wire;
 use super::health::{Condition, Health, Totals};
-use super::open::CpuGroup;
+use super::open::{CpuGroup, load, program};
 use crate::probes::retries::Retries;
-
-/// Name of the kernel side's program.
-const PROGRAM: &str = "walk";
 
 /// A channel and its totals.
 #[derive(Debug)]
@@ -309,6 +306,15 @@ impl Sampler {
         self.turned = Instant::now();
     }
 
+    /// Whether cycles are sampled that the machine counts. Before it counted any, they are taken to be.
+    pub fn samples_cycles(&self) -> bool {
+        let mut all = self.channels.iter();
+        all.any(|channel| {
+            channel.wanted.role == Role::Cycles
+                && (channel.total.value > 0 || !matches!(channel.condition, Condition::Faulty(_)))
+        })
+    }
+
     /// The verdict of page walks.
     pub fn verdict(&self) -> Verdict {
         let faults: Vec<String> = self
@@ -345,25 +351,6 @@ pub fn not_measured(why: &NotMeasured) -> Verdict {
         verdict: why.state,
         reason: why.reason.clone(),
     }
-}
-
-/// Loads the program; once.
-fn load(ebpf: &mut Ebpf) -> anyhow::Result<()> {
-    let program: &mut PerfEvent = ebpf
-        .program_mut(PROGRAM)
-        .context("the object lacks the program `walk`")?
-        .try_into()?;
-    program
-        .load()
-        .context("the kernel refuses the program that takes samples")
-}
-
-fn program(ebpf: &Ebpf) -> anyhow::Result<BorrowedFd<'_>> {
-    use std::os::fd::AsFd as _;
-    let program = ebpf
-        .program(PROGRAM)
-        .context("the object lacks the program `walk`")?;
-    Ok(program.fd()?.as_fd())
 }
 
 /// All samples, of all processes.

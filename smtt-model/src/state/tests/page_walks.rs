@@ -6,8 +6,10 @@ use smtt_common::page_walk::WalkCounters;
 
 use crate::cpu::{FigureName, Quantity, Ratio, Role};
 use crate::decode::StageDescribed;
-use crate::readings::{Calibration, Channel, ChannelFigure, CostPerWalk, PageWalkReadings};
-use crate::rows::{Number, PageWalkRow, Part};
+use crate::readings::{
+    Calibration, Channel, ChannelFigure, ClockReadings, CostPerWalk, PageWalkReadings,
+};
+use crate::rows::{Number, OnCpuRow, PageWalkRow, Part};
 
 fn channel(role: Role, fault: &str) -> Channel {
     Channel {
@@ -523,15 +525,7 @@ fn cycles_of_a_task_are_divided_by_activity() {
         ..readings(vec![])
     };
     state.add(&reading, 2 * S);
-    let on_cpu = |task| {
-        let one = Filter {
-            task: Some(task),
-            ..Filter::default()
-        };
-        let row = state.list_tasks(&one).rows.remove(0);
-        row.functions.expect("is known").on_cpu
-    };
-    let row = on_cpu(1).expect("was sampled");
+    let row = on_cpu(&state, 1).expect("was sampled");
     assert_eq!((row.event.as_str(), row.samples), ("event of cycles", 100));
     let shares: Vec<(&str, u64, f64)> = row
         .activities
@@ -548,5 +542,63 @@ fn cycles_of_a_task_are_divided_by_activity() {
         (sort.share_low - 0.5020).abs() < 1e-4 && (sort.share_high - 0.6906).abs() < 1e-4,
         "{sort:?}"
     );
-    assert_eq!(on_cpu(2), None, "nothing of it was sampled");
+    assert_eq!(on_cpu(&state, 2), None, "nothing of it was sampled");
+}
+
+/// What a task's row says of its time on CPUs.
+fn on_cpu(state: &State, task: u64) -> Option<OnCpuRow> {
+    let one = Filter {
+        task: Some(task),
+        ..Filter::default()
+    };
+    let row = state.list_tasks(&one).rows.remove(0);
+    row.functions.expect("is known").on_cpu
+}
+
+#[test]
+fn a_clock_gives_shares_of_activities_and_nothing_else() {
+    let mut state = state();
+    tell(&mut state, 1, S, started(1, 3));
+    let doing = |activity: u8| ContextKey {
+        activity,
+        ..context(1, 1, 3, Some(7))
+    };
+    let idle = ContextKey::without_context(key(1), Unattributed::GC);
+    let clock = ClockReadings {
+        event: "cpu-clock".to_owned(),
+        contexts: vec![
+            (doing(Activity::SORT.0), 3),
+            (doing(Activity::COMPUTE.0), 1),
+            (idle, 14),
+        ],
+    };
+    let alone = Readings {
+        clock: Some(clock.clone()),
+        ..readings(vec![])
+    };
+    state.add(&alone, 2 * S);
+    let row = on_cpu(&state, 1).expect("was sampled");
+    assert_eq!((row.event.as_str(), row.samples), ("cpu-clock", 4));
+    let shares = row.activities.iter().map(|it| it.share);
+    assert_eq!(shares.collect::<Vec<f64>>(), [0.75, 0.25]);
+    // Nothing looks like a counter of the processor.
+    let all = Filter::default();
+    let rows = state.list_rdds(&all).rows;
+    assert!(rows.iter().all(|row| row.walks == PageWalkRow::default()));
+    assert_eq!(state.list_tasks(&all).rows[0].walks, PageWalkRow::default());
+    let executor = state.list_executors(&all).rows.remove(0);
+    assert_eq!(executor.walks, PageWalkRow::default());
+    assert_eq!(executor.cycles_unattributed_share, None);
+    assert_eq!(
+        (state.page_walks_shown(), state.walk_totals().0),
+        (None, WalkCounters::default())
+    );
+    // Beside page walks whose cycles count late, only the clock divides the time.
+    let both = Readings {
+        clock: Some(clock),
+        ..work(big_core())
+    };
+    state.add(&both, 3 * S);
+    let row = on_cpu(&state, 1).expect("was sampled");
+    assert_eq!((row.event.as_str(), row.samples), ("cpu-clock", 8));
 }
