@@ -317,7 +317,6 @@ pub const STAGES: [Stage; 19] = [
         ],
         limit: Duration::from_secs(7200),
         longer: &[("SMTT_SPARK_VERSIONS", "4.1.4,4.2.1")],
-        ..PLAIN
     },
     Stage {
         name: "soak",
