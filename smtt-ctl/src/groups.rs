@@ -264,8 +264,8 @@ impl Parts {
             stage: None,
             ..question.clone()
         };
-        // A worker that fails this question is not asked the next one, and one that fails the next one has no rows in it:
-        // both are in no sum.
+        // A worker that fails this question is not asked the next one. One that fails the next one has no rows in it.
+        // Both are in no sum.
         let rdds = client.ask(RDDS.path, &all).await?;
         let held = Some(client.ask(of.path(), question).await?);
         Ok(Self { rdds, held })
