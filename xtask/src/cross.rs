@@ -4,6 +4,7 @@
 //! of the kernel side, which has that source. Assembler, linker and C library are Debian's, unpacked into the cache.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -217,10 +218,29 @@ pub fn program(
     linker: &[String],
 ) -> Result<Command> {
     let mut command = build(paths, processor, "rustc", Some(profile))?;
+    if !processor.foreign() {
+        // A foreign target has options of its own, which these would replace.
+        command.env("CARGO_ENCODED_RUSTFLAGS", short_names(paths).join("\x1f"));
+    }
     command
         .args(["--package", name, "--bin", name, "--"])
         .args(linker);
     Ok(command)
+}
+
+/// Options of rustc by which the names of source files in messages begin at their crate, not at this machine's folders.
+fn short_names(paths: &Paths) -> Vec<String> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| {
+        let home = env::var_os("HOME")?;
+        Some(Path::new(&home).join(".cargo"))
+    });
+    let registries = home.and_then(|home| fs::read_dir(home.join("registry/src")).ok());
+    let registries = registries.into_iter().flatten().flatten();
+    let folders = registries.map(|registry| registry.path());
+    folders
+        .chain([paths.root.clone()])
+        .map(|folder| format!("--remap-path-prefix={}/=", folder.display()))
+        .collect()
 }
 
 /// The folder of the programs that [`Programs`] with that profile, or [`program`], builds.
