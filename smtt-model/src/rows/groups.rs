@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApplicationKey, RddRow};
+use super::{ApplicationKey, RddRow, common_name};
 use crate::sort::small::sort_by_key;
 use crate::state::FaultFigures;
 
@@ -18,7 +18,7 @@ pub enum GroupBy {
     Node,
     /// The place in the application that created the RDDs.
     CallSite,
-    /// The name; RDDs without a name by their call site.
+    /// The name, of a plan what runs have in common ([`common_name`]); RDDs without a name by their call site.
     #[default]
     Name,
     /// The RDD, over its executors.
@@ -134,7 +134,9 @@ pub(crate) fn common(rdd: &RddRow, by: GroupBy) -> Option<String> {
         },
         GroupBy::Node => special.or(rdd.node.as_deref()).map(str::to_owned),
         GroupBy::CallSite => special.or(site).map(str::to_owned),
-        GroupBy::Name => name.or(site).map(str::to_owned),
+        GroupBy::Name => name
+            .map(|name| common_name(name).into_owned())
+            .or(site.map(str::to_owned)),
         GroupBy::Rdd => match (rdd.rdd_id, name.or(site)) {
             (Some(id), Some(name)) => Some(format!("{id} {name}")),
             (Some(id), None) => Some(id.to_string()),

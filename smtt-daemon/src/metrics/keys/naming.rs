@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use smtt_model::attribute::RddKey;
-use smtt_model::rows::{GroupBy, queries_of, without_stage};
+use smtt_model::rows::{GroupBy, common_name, queries_of, without_stage};
 use smtt_model::state::Executor;
 
 use crate::metrics::labels::cut;
@@ -161,7 +161,7 @@ pub(in crate::metrics) fn key_of(by: GroupBy, name: &str, call_site: &str, node:
     };
     match text {
         "none" | "other" => format!("RDD {text}"),
-        text => cut(text),
+        text => cut(&common_name(text)),
     }
 }
 
@@ -311,6 +311,12 @@ pub(super) mod tests {
         assert_eq!(key(GroupBy::CallSite, "links"), "map at Jobs.scala:9");
         for by in [GroupBy::Node, GroupBy::CallSite] {
             assert_eq!(key_of(by, "links", "", ""), "links");
+        }
+        // Each time that the same lines cache a DataFrame.
+        for id in [17, 18] {
+            let plan = format!("*(1) Project [shop#{id}L, (amount#3L % {id}) AS part#1{id}L]");
+            let plain = "Project [shop, (amount % ?) AS part]";
+            assert_eq!(key_of(GroupBy::Name, &plan, "", ""), plain);
         }
         assert_eq!(key_of(GroupBy::Node, "x", "", "other"), "RDD other");
     }
