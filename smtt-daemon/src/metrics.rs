@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use counted::{Births, Hold};
+use counted::{Births, Hold, Settled};
 use findings::Findings;
 use keys::Keys;
 use labels::Labels;
@@ -102,6 +102,8 @@ pub enum Reader {
 struct Accounts {
     keys: Keys,
     births: Births,
+    /// Facts that markers have sent and the kernel side has not seen.
+    not_seen: Settled,
     findings: Findings,
 }
 
@@ -123,6 +125,7 @@ impl Exporter {
             accounts: Mutex::new(Accounts {
                 keys: Keys::new(settings.keys, settings.by, window_ns),
                 births: Births::default(),
+                not_seen: Settled::default(),
                 findings: Findings::new(),
             }),
             labels: Labels::default(),
@@ -142,7 +145,7 @@ impl Exporter {
             accounts.keys.update(&mut state);
             (collect::snapshot(&state), state.measured(), state.now_ns())
         };
-        collect::note_first_counts(shared, &mut accounts.births, &executors, measured, now_ns);
+        collect::note_first_counts(shared, &mut accounts, &executors, measured, now_ns);
     }
 
     /// Looks for findings; scrapes show them until the next call. Reads files, and waits for the large answer that is

@@ -125,6 +125,12 @@ pub struct LedgerInputs {
     pub follow: Option<FollowCounts>,
 }
 
+/// Name of the hop between the markers and the kernel side.
+pub const MARKER: &str = "marker";
+
+/// What that hop loses, as a difference of counts that are read one after the other: facts on their way are in it.
+pub const NOT_SEEN: &str = "not_seen";
+
 /// Name of the hop of facts from processes that are no executors.
 pub const UNREGISTERED: &str = "unregistered";
 
@@ -214,7 +220,7 @@ pub fn ledger(now: &LedgerInputs, previous: &LedgerInputs) -> Vec<Hop> {
         hops.retain(|hop| hop.name != NEWER_MARKER);
     }
     if now.marker.is_none() {
-        hops.retain(|hop| hop.name != "marker");
+        hops.retain(|hop| hop.name != MARKER);
     }
     hops
 }
@@ -251,10 +257,10 @@ fn hops(inputs: &LedgerInputs) -> Vec<Hop> {
     vec![
         // Lost here: facts emitted before the probes were attached or before the executor described itself.
         Hop::new(
-            "marker",
+            MARKER,
             marker.emitted,
             marker.seen,
-            &lost(&[("not_seen", marker.emitted.saturating_sub(marker.seen))]),
+            &lost(&[(NOT_SEEN, marker.emitted.saturating_sub(marker.seen))]),
         ),
         // Facts of processes that are no executors. Any process may send them, so they are no loss of a traced one.
         Hop::new(

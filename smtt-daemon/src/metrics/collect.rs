@@ -7,12 +7,13 @@ use smtt_common::context::Activity;
 use smtt_common::counter::{ExecutorCounters, Unattributed};
 use smtt_common::page_walk::WalkCounters;
 use smtt_model::attribute::{Agreement, Names};
+use smtt_model::ledger::{Hop, MARKER, NOT_SEEN};
 use smtt_model::postmortem::Verdict;
 use smtt_model::rows::memory_limits;
 use smtt_model::state::{Meaning, Measured, State, total, unattributed};
 use smtt_model::verdict::VerdictState;
 
-use super::counted::{Births, Counter, Hold};
+use super::counted::{Births, Counter, Hold, Settled};
 use super::labels::{Labels, Names as Shown};
 use super::memory::MemoryFigures;
 use super::placement::Pages;
@@ -264,8 +265,8 @@ pub(super) fn families(
         )
     };
     families.hold.now_ns = now_ns;
-    note_first_counts(shared, &mut accounts.births, &executors, measured, now_ns);
-    daemon(&mut families, shared, &accounts.births);
+    note_first_counts(shared, accounts, &executors, measured, now_ns);
+    daemon(&mut families, shared, accounts);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
     let deaths = shared.keeper().map(|keeper| keeper.counts());
     let deaths = deaths.unwrap_or_default();
@@ -303,12 +304,15 @@ pub(super) fn families(
 /// Notes the times of first counts of the counters that the executors and the ledger keep.
 pub(super) fn note_first_counts(
     shared: &Shared,
-    births: &mut Births,
+    accounts: &mut Accounts,
     executors: &[Executor],
     measured: Measured,
     now_ns: u64,
 ) {
     let there: HashSet<u64> = executors.iter().map(|executor| executor.key).collect();
+    let Accounts {
+        births, not_seen, ..
+    } = accounts;
     births.retain(|executor| there.contains(&executor));
     for executor in executors {
         counters(executor, measured, |metric, code, value| {
@@ -316,14 +320,29 @@ pub(super) fn note_first_counts(
         });
     }
     for hop in shared.ledger() {
-        for (cause, lost) in &hop.lost {
+        if hop.name == MARKER {
+            not_seen.see(hop.lost_total(), now_ns);
+        }
+        for (cause, lost) in lost(&hop, not_seen) {
             let code = format!("{} {cause}", hop.name);
-            births.note_first_count(0, table::EVENTS_LOST.name, &code, *lost, now_ns);
+            births.note_first_count(0, table::EVENTS_LOST.name, &code, lost, now_ns);
         }
     }
 }
 
-fn daemon(families: &mut Families<'_>, shared: &Shared, births: &Births) {
+/// What a hop has lost, by cause.
+fn lost(hop: &Hop, not_seen: &Settled) -> BTreeMap<String, u64> {
+    let mut lost = hop.lost.clone();
+    if hop.name == MARKER {
+        lost.clear();
+        if not_seen.lost() > 0 {
+            lost.insert(NOT_SEEN.to_owned(), not_seen.lost());
+        }
+    }
+    lost
+}
+
+fn daemon(families: &mut Families<'_>, shared: &Shared, accounts: &Accounts) {
     let info = shared.info();
     families.count(table::BUILD_INFO, &[&info.version, &info.kernel_side], 1);
     let mut probes: BTreeMap<String, (bool, u64)> = BTreeMap::new();
@@ -349,10 +368,13 @@ fn daemon(families: &mut Families<'_>, shared: &Shared, births: &Births) {
             &[&hop.name],
             u64::from(hop.consistent),
         );
-        for (cause, lost) in &hop.lost {
+        for (cause, lost) in lost(&hop, &accounts.not_seen) {
             let code = format!("{} {cause}", hop.name);
-            let lost = births.shown((0, table::EVENTS_LOST.name, &code), *lost, families.hold);
-            families.count(table::EVENTS_LOST, &[&hop.name, cause], lost);
+            let lost =
+                accounts
+                    .births
+                    .shown((0, table::EVENTS_LOST.name, &code), lost, families.hold);
+            families.count(table::EVENTS_LOST, &[&hop.name, &cause], lost);
         }
     }
     if let Some(trace) = shared.trace() {

@@ -213,6 +213,40 @@ impl Hold {
     }
 }
 
+/// How long a difference must last to be a loss, in nanoseconds.
+const SETTLE_NS: u64 = 60_000_000_000;
+
+/// A loss that is known as a difference, which also has what is on its way: the smallest difference of a time, and never less
+/// than before.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    lost: u64,
+    least: u64,
+    since_ns: Option<u64>,
+}
+
+impl Settled {
+    /// Sees the difference at a time.
+    pub(super) fn see(&mut self, difference: u64, now_ns: u64) {
+        match self.since_ns {
+            Some(since_ns) => {
+                self.least = self.least.min(difference);
+                if now_ns.saturating_sub(since_ns) < SETTLE_NS {
+                    return;
+                }
+                self.lost = self.lost.max(self.least);
+            }
+            None => {}
+        }
+        (self.least, self.since_ns) = (difference, Some(now_ns));
+    }
+
+    /// What is lost.
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
 /// Times of the first counts of counters that others keep: by executor (0 for the daemon), metric and further labels.
 #[derive(Debug, Default)]
 pub(super) struct Births(HashMap<(u64, &'static str, String), u64>);
@@ -269,6 +303,25 @@ mod tests {
         assert_eq!(shown(&counter, 16), Some(8));
         counter.raise(3, 17);
         assert_eq!(shown(&counter, 17), Some(8), "never back");
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_no_loss_and_a_loss_does_not_go_back() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut settled = Settled::default();
+        let mut see = |seconds: u64, difference| {
+            settled.see(difference, seconds * SECOND);
+            settled.lost()
+        };
+        for second in 0..200 {
+            assert_eq!(see(second, [3, 0, 7][second as usize % 3]), 0);
+        }
+        for second in 200..300 {
+            see(second, 5 + second % 2);
+        }
+        assert_eq!(see(300, 5), 5);
+        assert_eq!(see(400, 0), 5);
+        assert_eq!(see(500, 0), 5, "never back");
     }
 
     #[test]
