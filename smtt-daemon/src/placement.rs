@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
 use smtt_common::settings::executor_pid;
 
 use self::inspect::{InspectError, Process};
@@ -30,7 +29,7 @@ use self::inspect::{InspectError, Process};
 pub use self::budget::Budget;
 pub(crate) use self::sample::shares;
 use smtt_config::PlacementSettings;
-use smtt_machine::clock::now_boot_ns;
+use smtt_machine::clock::{now_boot_ns, thread_cpu_time};
 use smtt_machine::pages::Machine;
 use smtt_model::state::{ResolveCounts, Resolved, Seen, Targets};
 
@@ -63,9 +62,7 @@ pub struct Resolver {
 
 /// CPU time of this thread in nanoseconds.
 fn cpu_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
-        .map(|time| Duration::from(time).as_nanos() as u64)
-        .unwrap_or(0)
+    thread_cpu_time().as_nanos() as u64
 }
 
 impl Resolver {

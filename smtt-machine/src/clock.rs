@@ -1,4 +1,4 @@
-//! The boot clock, which stamps every record of the kernel side, and the wall clock.
+//! The boot clock, which stamps every record of the kernel side, the wall clock, and a thread's CPU time.
 
 use std::time::Duration;
 
@@ -20,6 +20,12 @@ pub fn now_boot_ns() -> u64 {
 #[must_use]
 pub fn now_unix_ns() -> u64 {
     now(ClockId::CLOCK_REALTIME)
+}
+
+/// CPU time of this thread: its waits for a CPU are no cost of what it does.
+#[must_use]
+pub fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// The kernel's id of this run of the machine; empty where it is not known.

@@ -21,6 +21,7 @@ use aya::maps::{Array, MapData};
 use aya::programs::PerfEvent;
 use nix::time::{ClockId, clock_gettime};
 use smtt_config::FAULT_WINDOW;
+use smtt_machine::clock::thread_cpu_time;
 use smtt_machine::perf::{Event, Of, Opening, refusal};
 use smtt_model::cpu::Encoding;
 use smtt_model::verdict::{Verdict, VerdictState};
@@ -178,23 +179,23 @@ impl Windows {
 
     /// One window. Returns the CPU time of opening and closing.
     fn one(&mut self, stopped: &Receiver<()>) -> anyhow::Result<Duration> {
-        let start = cpu_time();
+        let start = thread_cpu_time();
         let ends = self.open(&self.served, &ENDS)?;
         self.window
             .set(0, now(), 0)
             .context("the kernel side's table cannot be written")?;
         let begins = self.open(&self.began, &[BEGINS])?;
-        let mut took = cpu_time().saturating_sub(start);
+        let mut took = thread_cpu_time().saturating_sub(start);
         let is_over = is_stopped(stopped, FAULT_WINDOW);
-        let start = cpu_time();
+        let start = thread_cpu_time();
         drop(begins);
-        took += cpu_time().saturating_sub(start);
+        took += thread_cpu_time().saturating_sub(start);
         if !is_over {
             is_stopped(stopped, GRACE);
         }
-        let start = cpu_time();
+        let start = thread_cpu_time();
         drop(ends);
-        Ok(took + cpu_time().saturating_sub(start))
+        Ok(took + thread_cpu_time().saturating_sub(start))
     }
 
     /// Opens software events on all CPUs, with a program that runs at each occurrence.
@@ -243,11 +244,6 @@ fn program(ebpf: &mut Ebpf, name: &str) -> anyhow::Result<OwnedFd> {
 /// Waits; returns early and true when the timer is dropped.
 fn is_stopped(stopped: &Receiver<()>, pause: Duration) -> bool {
     stopped.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected)
-}
-
-/// CPU time of this thread: its waits for a CPU are no cost of the switches.
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Nanoseconds of the clock that the kernel side reads.
