@@ -228,15 +228,12 @@ pub(super) struct Settled {
 impl Settled {
     /// Sees the difference at a time.
     pub(super) fn see(&mut self, difference: u64, now_ns: u64) {
-        match self.since_ns {
-            Some(since_ns) => {
-                self.least = self.least.min(difference);
-                if now_ns.saturating_sub(since_ns) < SETTLE_NS {
-                    return;
-                }
-                self.lost = self.lost.max(self.least);
+        if let Some(since_ns) = self.since_ns {
+            self.least = self.least.min(difference);
+            if now_ns.saturating_sub(since_ns) < SETTLE_NS {
+                return;
             }
-            None => {}
+            self.lost = self.lost.max(self.least);
         }
         (self.least, self.since_ns) = (difference, Some(now_ns));
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smtt_model::attribute::RddKey;
 use smtt_model::rows::{GroupBy, common_name, queries_of, without_stage};
+use smtt_model::sort::small::Gather as _;
 use smtt_model::state::Executor;
 
 use crate::metrics::labels::cut;
@@ -111,7 +112,7 @@ impl<'a> Naming<'a> {
         let (queries, without_stage) = if by == GroupBy::Query {
             let queries = queries_of(executor).into_iter();
             let keys = queries.map(|(rdd, (id, text))| (rdd, key(id, text)));
-            (keys.collect(), without_stage(executor))
+            (keys.gather(), without_stage(executor))
         } else {
             (BTreeMap::new(), BTreeSet::new())
         };
