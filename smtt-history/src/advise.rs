@@ -1,10 +1,11 @@
 //! Findings from what Spark measured: what costs time in an application, the setting that helps, and the seconds that it
 //! would save.
 //!
-//! [`read`] reads the tasks of each stage attempt, [`workers`] what daemons wrote about them; [`shuffle`], [`reasons`] and
-//! [`work`] have the rules; [`simulate`] runs a stage's tasks again with
+//! [`read`] reads the tasks of each stage attempt, [`workers`] what daemons wrote about them; [`shuffle`], [`joins`],
+//! [`reasons`] and [`work`] have the rules; [`simulate`] runs a stage's tasks again with
 //! other lengths, from which every saving comes; [`text`] writes the result for people. docs/HISTORY.md lists the rules.
 
+pub mod joins;
 pub mod read;
 mod reasons;
 mod shuffle;
@@ -113,7 +114,7 @@ pub struct Checked {
 type Rule = fn(&Log, &Attempt) -> Option<Finding>;
 
 /// Name of each rule, the problem that it checks for, and its function.
-const RULES: [(&str, &str, Rule); 7] = [
+const RULES: [(&str, &str, Rule); 8] = [
     (
         "spilling",
         "tasks that spill, because they have too little execution memory",
@@ -123,6 +124,11 @@ const RULES: [(&str, &str, Rule); 7] = [
         "fetch_wait",
         "tasks that wait for shuffle blocks",
         shuffle::fetch_wait,
+    ),
+    (
+        "broadcast",
+        "joins that shuffle and sort both sides although one has room in every executor",
+        joins::broadcast,
     ),
     (
         "skew",

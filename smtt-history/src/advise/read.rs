@@ -8,6 +8,7 @@ pub use smtt_model::advise::tasks::{median, quantile};
 use smtt_store::history::read::Reader;
 use smtt_store::read::ParquetError;
 
+use super::joins::Joins;
 use super::workers::Figures;
 use crate::json::milliseconds;
 use crate::open::App;
@@ -114,6 +115,8 @@ pub struct Log {
     pub without_cores: usize,
     /// What workers saw of the tasks.
     pub workers: Figures,
+    /// Sort-merge joins.
+    pub joins: Joins,
     is_sql: bool,
 }
 
@@ -126,6 +129,7 @@ impl Log {
         let mut log = Self {
             properties: app.spark_properties(),
             is_sql: !app.all(Kind::Sql).is_empty(),
+            joins: Joins::read(app),
             ..Self::default()
         };
         let mut attempts: BTreeMap<(i32, i32), Attempt> = BTreeMap::new();
@@ -271,6 +275,12 @@ impl Log {
             until = until.max(to);
         }
         sum / 1000.0
+    }
+
+    /// The stage attempt with this id.
+    pub fn attempt(&self, key: (i32, i32)) -> Option<&Attempt> {
+        let at = self.attempts.binary_search_by_key(&key, |it| it.key).ok()?;
+        self.attempts.get(at)
     }
 
     /// A property's value.

@@ -104,7 +104,7 @@ fn healthy_applications_have_no_finding() {
                 "{seed} {count}: {:#?}",
                 found.findings
             );
-            assert_eq!(found.nothing.len(), 7);
+            assert_eq!(found.nothing.len(), 8);
         }
     }
 }
