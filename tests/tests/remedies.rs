@@ -314,6 +314,34 @@ fn a_slow_host_is_found_and_its_saving_is_true() -> Result<()> {
     lab.passed()
 }
 
+#[test]
+fn a_small_side_of_a_join_is_broadcast() -> Result<()> {
+    const THRESHOLD: &str = "spark.sql.autoBroadcastJoinThreshold";
+    let lab = SparkLab::new(DEMO_SPARK)?;
+    let tables = lab.folder().join("tables").display().to_string();
+    let application = |what: &str| {
+        Application::python(&lab.paths, CLUSTER, "joins.py", &[what, &tables])
+            .map(|it| it.conf("spark.sql.shuffle.partitions", "8"))
+    };
+    advised(&lab, application("write")?)?;
+    let mut tally = Tally::default();
+    for _ in 0..times()? {
+        let before = advised(&lab, application("join")?)?;
+        let finding = before
+            .found("broadcast")
+            .with_context(|| format!("no finding broadcast: {before:#?}"))?;
+        let mib = wanted(finding, THRESHOLD)?;
+        let after = application("join")?.conf(THRESHOLD, &format!("{mib}m"));
+        let after = advised(&lab, after)?;
+        ensure!(!after.still_has(finding), "still there: {after:#?}");
+        // The stages of the join run at the same time in part.
+        let [long, short] = [&before, &after].map(|ran| ran.advice.stage_seconds);
+        tally.add(finding.rule, &finding.saving, long, short);
+    }
+    tally.check()?;
+    lab.passed()
+}
+
 /// Runs an application that caches two RDDs, with further JVM options of its executor: the CPU time in seconds of the
 /// stages that made them, as Spark has it, and what the daemon expects to save by huge pages.
 fn cached_on_pages(

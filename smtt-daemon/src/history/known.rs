@@ -218,6 +218,10 @@ fn push(batch: &mut Batch, row: &TaskRow) {
         number(row.used.cpu_ns),
         number(row.used.heap_allocated_bytes),
         Cell::Text(&json),
+        number(row.used.cpu_wait_ns),
+        number(row.faults.page_faults_major),
+        number(row.faults.page_fault_time_ns),
+        number(row.faults.page_fault_time_error_ns),
     ]);
 }
 

@@ -8,6 +8,7 @@ use super::read::{Attempt, Log, Task, median, quantile};
 use super::shuffle::more_in_flight;
 use super::simulate::length;
 use super::work::{NOISE, bytes, ms, number, pace, setting, share, slowest};
+use super::workers::{Figures, Seen};
 use super::{Finding, Saving, Setting};
 
 /// Milliseconds without a task from which a core waited for data that are near it. The driver needs less to launch a task.
@@ -22,15 +23,19 @@ enum Reason {
     Around,
     Locality,
     Host,
+    Cpu,
+    Memory,
 }
 
-const ALL: [Reason; 6] = [
+const ALL: [Reason; 8] = [
     Reason::Size,
     Reason::Gc,
     Reason::Fetch,
     Reason::Around,
     Reason::Locality,
     Reason::Host,
+    Reason::Cpu,
+    Reason::Memory,
 ];
 
 impl Reason {
@@ -42,12 +47,20 @@ impl Reason {
             Self::Around => "the time around their run (driver, deserialisation, result)",
             Self::Locality => "their data were on another node",
             Self::Host => "the host on which they ran",
+            Self::Cpu => "waiting for a CPU",
+            Self::Memory => "memory pressure: their memory was on a disk",
         }
     }
 }
 
 /// What stragglers are held against.
-struct Usual {
+struct Usual<'a> {
+    /// What workers saw.
+    workers: &'a Figures,
+    /// Waits for a CPU, time of page faults, and major ones; absent where no worker says.
+    cpu_wait: Option<f64>,
+    faults: Option<f64>,
+    major: f64,
     duration: f64,
     run: f64,
     /// What a tenth of the tasks took at most.
@@ -67,9 +80,15 @@ struct Usual {
     host: Option<(u32, f64)>,
 }
 
-impl Usual {
-    fn of(attempt: &Attempt) -> Self {
+impl<'a> Usual<'a> {
+    fn of(log: &'a Log, attempt: &Attempt) -> Self {
         let all = || attempt.tasks.iter();
+        let seen = |of: fn(&Seen) -> Option<f64>| {
+            let known: Vec<f64> = all()
+                .filter_map(|task| of(log.workers.of(task.id)?))
+                .collect();
+            (known.len() >= ENOUGH).then(|| median(known.into_iter()))
+        };
         let pace = pace(attempt);
         let (near, far): (Vec<&Task>, Vec<&Task>) = all().partition(|task| task.is_local);
         let away = if near.len() >= ENOUGH && far.len() >= 2 {
@@ -85,6 +104,10 @@ impl Usual {
         let mean = attempt.sum(|task| task.bytes) / attempt.tasks.len().max(1) as f64;
         let duration = median(attempt.durations());
         Self {
+            workers: &log.workers,
+            cpu_wait: seen(|it| it.cpu_wait),
+            faults: seen(|it| it.faults),
+            major: seen(|it| it.major).unwrap_or(0.0),
             duration,
             run: median(all().map(|task| task.run)),
             short: quantile(attempt.durations(), 0.1),
@@ -133,6 +156,12 @@ impl Usual {
         task.duration - self.duration
     }
 
+    /// What a worker saw of a task beyond the median; nothing where it did not see it.
+    fn beyond(&self, task: &Task, usual: Option<f64>, of: impl Fn(&Seen) -> Option<f64>) -> f64 {
+        let own = self.workers.of(task.id).and_then(of);
+        own.zip(usual).map_or(0.0, |(own, usual)| own - usual)
+    }
+
     /// Milliseconds of the excess that a reason explains.
     fn explained(&self, task: &Task, reason: Reason) -> f64 {
         let part = match reason {
@@ -148,6 +177,11 @@ impl Usual {
                 _ => 0.0,
             },
             Reason::Locality => 0.0,
+            Reason::Cpu => self.beyond(task, self.cpu_wait, |it| it.cpu_wait),
+            // Without more reads of a disk than usual, pages were touched for the first time.
+            Reason::Memory => self.beyond(task, self.faults, |it| {
+                it.faults.filter(|_| it.major > Some(self.major))
+            }),
         };
         part.clamp(0.0, self.excess(task).max(0.0))
     }
@@ -157,7 +191,7 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
     if attempt.tasks.len() < ENOUGH {
         return None;
     }
-    let usual = Usual::of(attempt);
+    let usual = Usual::of(log, attempt);
     let late: Vec<&Task> = attempt
         .tasks
         .iter()
@@ -185,7 +219,9 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
         .into_iter()
         .reduce(|best, next| if next.0 > best.0 { next } else { best })?;
     let reason = Some(reason).filter(|_| most >= EXPLAINS);
-    if reason == Some(Reason::Host) {
+    let by_host = of(Reason::Host) >= EXPLAINS;
+    let is_of_host = matches!(reason, Some(Reason::Host | Reason::Cpu | Reason::Memory));
+    if by_host && is_of_host {
         // The rule of slow hosts has it, with all tasks of the host.
         return None;
     }
@@ -196,7 +232,7 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
         return None;
     }
     let saving = saving(attempt, &usual, reason);
-    let why = reason.map_or("nothing that Spark measures explains it", Reason::words);
+    let why = reason.map_or("nothing that was measured explains it", Reason::words);
     let title = format!(
         "{} of {} tasks take much longer than the others: {why}",
         late.len(),
@@ -226,7 +262,7 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
 }
 
 /// What it is worth to wait for a core near the data.
-fn locality_wait(usual: &Usual) -> Setting {
+fn locality_wait(usual: &Usual<'_>) -> Setting {
     let value = usual.worth().map_or_else(
         || "shorter than now; how short is not known: too few tasks ran with and without their data to compare them".to_owned(),
         |worth| format!("{} (how much longer a task takes with its data elsewhere)", ms(worth)),
@@ -240,13 +276,13 @@ fn held(task: &Task) -> f64 {
     idle.unwrap_or(0.0)
 }
 
-pub(super) fn locality(_: &Log, attempt: &Attempt) -> Option<Finding> {
+pub(super) fn locality(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let tasks = attempt.tasks.iter();
     let waits: Vec<f64> = tasks.map(held).filter(|held| *held > 0.0).collect();
     if waits.is_empty() {
         return None;
     }
-    let usual = Usual::of(attempt);
+    let usual = Usual::of(log, attempt);
     // With its pause before it, a task takes its core for the time in the log. What is left of the pause is what
     // waiting is worth.
     let worth = usual.worth();
@@ -302,7 +338,7 @@ pub(super) fn locality(_: &Log, attempt: &Attempt) -> Option<Finding> {
     Some(finding)
 }
 
-fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
+fn saving(attempt: &Attempt, usual: &Usual<'_>, reason: Option<Reason>) -> Saving {
     let without = |part: f64, below: f64, reason: Reason| {
         attempt.saved(|task| {
             if usual.is_exceeded(task) {
@@ -353,7 +389,7 @@ fn saving(attempt: &Attempt, usual: &Usual, reason: Option<Reason>) -> Saving {
 fn words(
     log: &Log,
     attempt: &Attempt,
-    usual: &Usual,
+    usual: &Usual<'_>,
     longest: &Task,
     reason: Option<Reason>,
     finding: &mut Finding,
@@ -423,6 +459,34 @@ fn words(
             "broadcast what all tasks need",
         )],
         Some(Reason::Locality) => vec![locality_wait(usual)],
+        Some(Reason::Cpu) => vec![
+            setting(
+                "the hosts of these tasks",
+                "see which other programs use their CPUs, and the CPU limits of the executors",
+            ),
+            setting(
+                "spark.executor.cores",
+                format!(
+                    "fewer than now ({}); how many is not known: the CPUs that executors could have are not in the log",
+                    log.property("spark.executor.cores").unwrap_or("not set")
+                ),
+            ),
+        ],
+        Some(Reason::Memory) => vec![
+            setting(
+                "spark.executor.memory",
+                format!(
+                    "less than now ({}), or fewer executors on a host, so that they fit into its memory; how much less is not \
+                     known: what the host lacked is not in the log",
+                    log.property("spark.executor.memory")
+                        .unwrap_or("1g, Spark's default")
+                ),
+            ),
+            setting(
+                "the hosts of these tasks",
+                "see what else uses their memory, and vm.swappiness",
+            ),
+        ],
         Some(Reason::Host) | None => vec![
             setting("spark.speculation", "true"),
             setting(
@@ -431,6 +495,16 @@ fn words(
             ),
         ],
     };
-    finding.not_measured =
-        vec!["memory pressure and waiting for a CPU: the workers' daemons measure them".to_owned()];
+    let unknown = [
+        ("memory pressure", usual.faults),
+        ("waiting for a CPU", usual.cpu_wait),
+    ];
+    let unknown = unknown.iter().filter(|(_, known)| known.is_none());
+    let unknown: Vec<&str> = unknown.map(|(what, _)| *what).collect();
+    if !unknown.is_empty() {
+        finding.not_measured = vec![format!(
+            "{}: the workers' daemons measure it, and no worker wrote about enough of these tasks",
+            unknown.join(" and ")
+        )];
+    }
 }

@@ -255,7 +255,7 @@ fn late_tasks_without_a_measured_reason_are_told_apart() {
             .iter()
             .any(|it| it.name == "spark.speculation")
     );
-    sick("skew", "nothing that Spark measures", before, after);
+    sick("skew", "nothing that was measured", before, after);
 }
 
 #[test]

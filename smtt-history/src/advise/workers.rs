@@ -27,13 +27,20 @@ const TEXT_BYTES: usize = 64 << 20;
 /// Hosts that have counts of their own; their names come from executors.
 const HOSTS: usize = 10_000;
 
-/// What a worker saw of one task. Times are in milliseconds, of the task's own thread and of spans of 1 ms or more.
+/// What a worker saw of one task, of its own thread. Times are in milliseconds; those of spills, merges and waits for blocks
+/// are of spans of 1 ms or more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     /// Time in spills, without the sorting inside them.
     pub spill: f64,
     /// Time in merges of spilled parts, without other spans inside them.
     pub merge: f64,
+    /// Time in which it could run and had no CPU, where the kernel says.
+    pub cpu_wait: Option<f64>,
+    /// Page faults that needed a disk, where they are counted.
+    pub major: Option<f64>,
+    /// Time of its page faults, at the lower end of the 95 % interval, where enough of them were measured.
+    pub faults: Option<f64>,
     /// Waits for shuffle blocks by the sender's position in [`Figures::hosts`].
     pub waits: Vec<(u32, f64)>,
     /// Bytes of shuffle blocks of other executors, by sender.
@@ -174,8 +181,24 @@ impl Figures {
     }
 
     fn tasks(&mut self, reader: &Reader, rows: Range<u64>, run: u64) -> Result<(), ParquetError> {
-        for id in reader.numbers("task_id", &[rows])?.into_iter().flatten() {
-            let _ = self.task(id, run);
+        let rows = [rows];
+        let of = |name: &str| -> Result<Vec<Option<f64>>, ParquetError> {
+            let all = reader.numbers(name, &rows)?.into_iter();
+            Ok(all
+                .map(|value| value.map(|value| value.max(0) as f64))
+                .collect())
+        };
+        let (waits, major) = (of("cpu_wait_ns")?, of("page_faults_major")?);
+        let (times, errors) = (of("page_fault_time_ns")?, of("page_fault_time_error_ns")?);
+        let ids = reader.numbers("task_id", &rows)?;
+        for (at, id) in ids.into_iter().enumerate() {
+            let Some(seen) = id.and_then(|id| self.task(id, run)) else {
+                continue;
+            };
+            let time = times[at].zip(errors[at]);
+            seen.cpu_wait = waits[at].map(|ns| ns / 1e6);
+            seen.major = major[at];
+            seen.faults = time.map(|(time, error)| (time - error).max(0.0) / 1e6);
         }
         Ok(())
     }

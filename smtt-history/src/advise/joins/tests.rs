@@ -273,3 +273,22 @@ fn figures_of_plans_are_read_as_spark_writes_them() {
         assert_eq!(property_bytes(text), Some(value), "{text}");
     }
 }
+
+/// What Spark 4.0.5 writes of a join of two files, in its REST API.
+#[test]
+fn a_join_of_spark_is_read() {
+    let text = include_str!("spark-4.0.5.json");
+    let query: Query = serde_json::from_str(text).expect("parses");
+    let joins = query.joins("7");
+    let [(stage, join)] = &joins[..] else {
+        panic!("{joins:?}");
+    };
+    let mib = |bytes: f64| (bytes / f64::from(1 << 20) * 10.0).round() / 10.0;
+    assert_eq!(*stage, (6, 0));
+    let side = |side: &Side| (mib(side.bytes), side.records, side.sort, side.writer);
+    assert_eq!(side(&join.small), (33.6, 400_000.0, 65.0, Some((3, 0))));
+    assert_eq!(
+        side(&join.large),
+        (549.3, 6_000_000.0, 1800.0, Some((2, 0)))
+    );
+}

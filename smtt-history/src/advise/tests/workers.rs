@@ -241,3 +241,92 @@ fn findings_of_the_newest_daemon_of_a_worker_stand_beside() {
     }
     assert!(!text.contains('\u{1b}'), "{text}");
 }
+
+/// What a worker wrote of tasks: id, milliseconds of waits for a CPU, major faults, milliseconds of page faults with half of
+/// their interval.
+fn accounts(all: &[(i64, i64, i64, i64, i64)]) -> Batch {
+    use smtt_store::history::workers::TASKS;
+    let mut batch = Batch::new(&TASKS);
+    let ns = |ms: &i64| Cell::Number(ms * 1_000_000);
+    for (task, wait, major, time, error) in all {
+        let (none, zero) = (Cell::None, Cell::Number(0));
+        let who = [
+            zero,
+            zero,
+            Cell::Number(*task),
+            none,
+            Cell::Text("succeeded"),
+        ];
+        let what = [none, none, none, none, none, Cell::Text("{}")];
+        let more = [ns(wait), Cell::Number(*major), ns(time), ns(error)];
+        batch.push(&[&who[..], &what[..], &more[..]].concat());
+    }
+    batch
+}
+
+/// Sixty-four even tasks, of which four take 8 s longer, with what a worker saw of the late ones and of the others.
+fn late(own: (i64, i64, i64, i64), others: (i64, i64, i64, i64)) -> Advice {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut tasks = healthy(64, 5);
+    let is_late = |at: usize| at >= 50 && at.is_multiple_of(4);
+    for (at, task) in tasks.iter_mut().enumerate() {
+        task.run += if is_late(at) { 8000 } else { 0 };
+    }
+    std::fs::create_dir_all(folder.path().join("store")).expect("makes a folder");
+    let seen: Vec<_> = (0..64)
+        .map(|at| {
+            let (wait, major, time, error) = if is_late(at) { own } else { others };
+            (at as i64, wait, major, time, error)
+        })
+        .collect();
+    write(&mut worker(folder.path(), "node-1", 10), &accounts(&seen));
+    advised(folder.path(), &made(tasks))
+}
+
+#[test]
+fn memory_pressure_explains_late_tasks() {
+    let advice = late((10, 4000, 7900, 300), (10, 0, 40, 5));
+    let finding = only(&advice, "skew");
+    assert!(finding.title.contains("memory pressure"), "{finding:#?}");
+    assert_eq!(finding.settings[0].name, "spark.executor.memory");
+    // The lower end of what was measured: 7.6 s, less the median of the others.
+    let explained = finding.numbers.iter().map(|it| it.value.as_str());
+    let explained: Vec<&str> = explained.filter(|it| it.contains("memory")).collect();
+    assert!(explained[0].contains(": 94."), "{explained:?}");
+    assert!(finding.not_measured.is_empty(), "{finding:#?}");
+    // Four seconds of four tasks, at least.
+    let (low, high) = (finding.saving.low, finding.saving.high);
+    assert!(low < 8.0 && 7.5 < high, "{finding:#?}");
+}
+
+#[test]
+fn page_faults_without_a_disk_are_no_memory_pressure() {
+    let advice = late((10, 0, 7900, 300), (10, 0, 40, 5));
+    let finding = only(&advice, "skew");
+    assert!(
+        finding.title.contains("nothing that was measured"),
+        "{finding:#?}"
+    );
+    // What is usual for all tasks explains none.
+    let advice = late((10, 4000, 7900, 300), (10, 4000, 7900, 300));
+    let finding = only(&advice, "skew");
+    assert!(!finding.title.contains("memory pressure"), "{finding:#?}");
+}
+
+#[test]
+fn waiting_for_a_cpu_explains_late_tasks() {
+    let advice = late((7800, 0, 40, 5), (10, 0, 40, 5));
+    let finding = only(&advice, "skew");
+    assert!(finding.title.ends_with("waiting for a CPU"), "{finding:#?}");
+    assert!(finding.settings[1].name == "spark.executor.cores");
+}
+
+#[test]
+fn even_tasks_with_pressure_and_waits_have_no_finding() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    std::fs::create_dir_all(folder.path().join("store")).expect("makes a folder");
+    let seen: Vec<_> = (0..64).map(|at| (at, 300, 50, 200, 20)).collect();
+    write(&mut worker(folder.path(), "node-1", 10), &accounts(&seen));
+    let advice = advised(folder.path(), &made(healthy(64, 5)));
+    assert!(advice.findings.is_empty(), "{:#?}", advice.findings);
+}

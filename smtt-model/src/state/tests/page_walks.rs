@@ -5,7 +5,6 @@ use smtt_common::counter::Unattributed;
 use smtt_common::page_walk::WalkCounters;
 
 use crate::cpu::{FigureName, Quantity, Ratio, Role};
-use crate::decode::StageDescribed;
 use crate::readings::{
     Calibration, Channel, ChannelFigure, ClockReadings, CostPerWalk, PageWalkReadings,
 };
@@ -480,21 +479,6 @@ fn rows_in_short_have_what_the_rules_use() {
     assert_eq!(short[0].stage_id, whole[0].stage_id);
     // Neither holds memory nor has blocks.
     assert_eq!(state.rdds_in_short(&Filter::default(), false), []);
-    let stage = StageDescribed {
-        rdd_id: Some(7),
-        sql_execution_id: Some(4),
-        sql_description: "SELECT 1".to_owned(),
-        ..StageDescribed::default()
-    };
-    tell(&mut state, 1, S, Fact::StageDescribed(stage));
-    tell(&mut state, 1, S, stored(block(7, 0, 4096, &[])));
-    let query = |queries| {
-        let rows = state.rdds_in_short(&Filter::default(), queries);
-        assert_eq!((rows.len(), rows[0].rdd_id), (1, Some(7)));
-        (rows[0].sql_execution_id, rows[0].sql_description.clone())
-    };
-    assert_eq!(query(false), (None, None));
-    assert_eq!(query(true), (Some(4), Some("SELECT 1".to_owned())));
 }
 
 #[test]

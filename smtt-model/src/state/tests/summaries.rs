@@ -353,3 +353,23 @@ fn the_first_jobs_make_room_for_later_ones() {
     let kept: Vec<u32> = executor.tasks.jobs.values().map(|job| job.job_id).collect();
     assert_eq!(kept, (92..100).collect::<Vec<u32>>());
 }
+
+#[test]
+fn rdds_in_short_have_their_query_where_it_is_asked_for() {
+    let mut state = state();
+    let stage = StageDescribed {
+        rdd_id: Some(7),
+        sql_execution_id: Some(4),
+        sql_description: "SELECT 1".to_owned(),
+        ..StageDescribed::default()
+    };
+    tell(&mut state, 1, S, Fact::StageDescribed(stage));
+    tell(&mut state, 1, S, stored(block(7, 0, 4096, &[])));
+    let query = |queries| {
+        let rows = state.rdds_in_short(&Filter::default(), queries);
+        assert_eq!((rows.len(), rows[0].rdd_id), (1, Some(7)));
+        (rows[0].sql_execution_id, rows[0].sql_description.clone())
+    };
+    assert_eq!(query(false), (None, None));
+    assert_eq!(query(true), (Some(4), Some("SELECT 1".to_owned())));
+}

@@ -57,6 +57,30 @@ pub const TASKS: Table = Table {
             false,
             "the whole row, as `smtt-ctl task ID --json` shows it, with the task's life in parts",
         ),
+        column(
+            "cpu_wait_ns",
+            Kind::Long,
+            true,
+            "time in which the task's thread could run and had no CPU",
+        ),
+        column(
+            "page_faults_major",
+            Kind::Long,
+            true,
+            "page faults of the task's thread that needed a disk",
+        ),
+        column(
+            "page_fault_time_ns",
+            Kind::Long,
+            true,
+            "time of its page faults, from those that were measured; absent where fewer than 20 were",
+        ),
+        column(
+            "page_fault_time_error_ns",
+            Kind::Long,
+            true,
+            "half of the 95 % interval of that time",
+        ),
     ],
     order: &[0, 1, 2],
 };
