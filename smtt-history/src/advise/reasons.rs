@@ -207,10 +207,16 @@ pub(super) fn skew(log: &Log, attempt: &Attempt) -> Option<Finding> {
             .sum::<f64>()
             / excess.max(1.0)
     };
-    let by_others = [Reason::Gc, Reason::Fetch, Reason::Around]
-        .map(of)
-        .iter()
-        .sum();
+    let by_others = [
+        Reason::Gc,
+        Reason::Fetch,
+        Reason::Around,
+        Reason::Cpu,
+        Reason::Memory,
+    ]
+    .map(of)
+    .iter()
+    .sum();
     let shares = ALL.map(|reason| match reason {
         Reason::Size => (usual.reader.share(of(reason), 1.0, by_others), reason),
         _ => (of(reason), reason),
