@@ -2,8 +2,7 @@
 //! the time is saved. The paper's workloads, which are healthy, have next to none.
 //!
 //! What is saved is the difference of the times in which the finding's stages had tasks, of two runs; for a finding of a
-//! daemon that of the CPU times of tasks, as Spark counts them. Only `cargo xtask test remedies` runs these tests: they
-//! measure time, and need the machine for themselves.
+//! daemon that of the CPU times of tasks, as Spark counts them. Only `cargo xtask test remedies` runs these tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -331,8 +330,10 @@ fn a_small_side_of_a_join_is_broadcast() -> Result<()> {
             .found("broadcast")
             .with_context(|| format!("no finding broadcast: {before:#?}"))?;
         let mib = wanted(finding, THRESHOLD)?;
-        let after = application("join")?.conf(THRESHOLD, &format!("{mib}m"));
-        let after = advised(&lab, after)?;
+        let after = advised(
+            &lab,
+            application("join")?.conf(THRESHOLD, &format!("{mib}m")),
+        )?;
         ensure!(!after.still_has(finding), "still there: {after:#?}");
         // The stages of the join run at the same time in part.
         let [long, short] = [&before, &after].map(|ran| ran.advice.stage_seconds);

@@ -30,6 +30,8 @@ pub struct Options {
     pub toml: String,
     /// More lines of the `[marker]` section.
     pub marker_toml: String,
+    /// `[web] scrape_interval`; absent for metrics that show new counters at once.
+    pub scrape_interval: Option<String>,
     /// Do not configure the path of the native library, only its digest: the daemon must find it in executors.
     pub without_library: bool,
     /// The marker's library that is configured; absent for the one of `cargo xtask setup`.
@@ -78,8 +80,9 @@ impl Daemon {
         } else {
             format!("libraries = [{:?}]", library.display().to_string())
         };
+        let interval = options.scrape_interval.as_deref().unwrap_or("0s");
         let text = format!(
-            "[web]\nlisten_address = \"127.0.0.1:{port}\"\nnames = \"shown\"\nscrape_interval = \"0s\"\n\n[control]\nsocket = {:?}\n\n[marker]\n{known}\n{}\n{}",
+            "[web]\nlisten_address = \"127.0.0.1:{port}\"\nnames = \"shown\"\nscrape_interval = {interval:?}\n\n[control]\nsocket = {:?}\n\n[marker]\n{known}\n{}\n{}",
             socket.display().to_string(),
             options.marker_toml,
             options.toml

@@ -3,9 +3,7 @@
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_daemon::shared::Shared;
 use smtt_machine::clock::now_boot_ns;
-use smtt_model::decode::{
-    BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, StageDescribed, TaskStarted,
-};
+use smtt_model::decode::{Event, ExecutorDescribed, Fact, RddDescribed, StageDescribed};
 use smtt_model::readings::Readings;
 
 use crate::{EXECUTORS, RDDS};
@@ -141,25 +139,5 @@ impl Job<'_> {
             ..StageDescribed::default()
         };
         self.told(executor, Fact::StageDescribed(said));
-    }
-
-    /// A cached RDD that no task reads.
-    pub(crate) fn unread(&self) {
-        self.rdd(1, 5, "unread", "map at Queries.scala:99");
-        let block = BlockFact {
-            block_id: "rdd_5_0".to_owned(),
-            rdd_id: Some(5),
-            partition: Some(0),
-            size_bytes: 64 << 20,
-            ..BlockFact::default()
-        };
-        self.told(1, Fact::BlockStored(Box::new(block)));
-        for task_attempt_id in 0..20 {
-            let task = TaskStarted {
-                task_attempt_id,
-                ..TaskStarted::default()
-            };
-            self.told(1, Fact::TaskStarted(task));
-        }
     }
 }

@@ -149,6 +149,37 @@ impl Prometheus {
              scrape_configs:\n  - job_name: smtt\n    static_configs: [{{targets: [\"{target}\"]}}]\n{more}",
             rules[0], rules[1]
         );
+        Self::with_config(programs, folder, &config)
+    }
+
+    /// As an operator starts it: the packaged configuration for workers by name, with this target in place of them, and
+    /// without the password.
+    pub(crate) fn installed(
+        programs: &Path,
+        packaging: &Path,
+        folder: &Path,
+        target: SocketAddr,
+    ) -> Result<Self> {
+        let text = fs::read_to_string(packaging.join("scrape/static.yml"))?;
+        let mut config = text.clone();
+        for (there, here) in [
+            ("/etc/prometheus/smtt/", format!("{}/", packaging.display())),
+            (
+                "    basic_auth:\n      username: prometheus\n      password_file: /etc/prometheus/smtt-password\n",
+                String::new(),
+            ),
+            (
+                "\"worker-1:10871\", \"worker-2:10871\"",
+                format!("{target:?}"),
+            ),
+        ] {
+            ensure!(config.contains(there), "no {there} in {text}");
+            config = config.replace(there, &here);
+        }
+        Self::with_config(programs, folder, &config)
+    }
+
+    fn with_config(programs: &Path, folder: &Path, config: &str) -> Result<Self> {
         let path = folder.join("prometheus.yml");
         fs::write(&path, config)?;
         let port = free_port()?;
