@@ -179,11 +179,8 @@ fn wanted(finding: &Finding, setting: &str) -> Result<usize> {
         .iter()
         .find(|it| it.name.contains(setting))
         .with_context(|| format!("no setting {setting}: {finding:#?}"))?;
-    let digits: String = setting
-        .value
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect();
+    let digits = setting.value.split(|it: char| !it.is_ascii_digit());
+    let digits = digits.take(1).collect::<String>();
     digits
         .parse()
         .with_context(|| format!("no number in {setting:?}"))
@@ -330,10 +327,8 @@ fn a_small_side_of_a_join_is_broadcast() -> Result<()> {
             .found("broadcast")
             .with_context(|| format!("no finding broadcast: {before:#?}"))?;
         let mib = wanted(finding, THRESHOLD)?;
-        let after = advised(
-            &lab,
-            application("join")?.conf(THRESHOLD, &format!("{mib}m")),
-        )?;
+        let after = application("join")?.conf(THRESHOLD, &format!("{mib}m"));
+        let after = advised(&lab, after)?;
         ensure!(!after.still_has(finding), "still there: {after:#?}");
         // The stages of the join run at the same time in part.
         let [long, short] = [&before, &after].map(|ran| ran.advice.stage_seconds);
