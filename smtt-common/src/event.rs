@@ -106,6 +106,8 @@ coded! {
         SHUFFLE_FETCHED = 30 "shuffle_fetched",
         /// A job of the application: its begin and, once it has ended, its end.
         JOB_DESCRIBED = 31 "job_described",
+        /// The application stood still for the collector, or from when on the marker reports that.
+        COLLECTOR_PAUSED = 49 "collector_paused",
         /// What a task read, wrote, exchanged and spilled by Spark's own metrics, just before the task's end.
         TASK_METRICS = 48 "task_metrics",
         /// A process of an executor forked.

@@ -179,6 +179,13 @@ fn functions_lines(functions: &FunctionsRow) -> Vec<String> {
             units::count(fetched.requests),
         ));
     }
+    if let Some(paused) = functions.paused {
+        lines.push(format!(
+            "pauses of the collector: {}, together {}",
+            units::count(paused.pauses),
+            units::duration(paused.paused_ns),
+        ));
+    }
     if let Some(on_cpu) = &functions.on_cpu {
         lines.extend(on_cpu_lines(on_cpu));
     }
@@ -291,7 +298,7 @@ fn sparkline(parts: &[u64]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use smtt_model::rows::{ActivityRow, FetchedRow, SampledActivityRow};
+    use smtt_model::rows::{ActivityRow, FetchedRow, PausedRow, SampledActivityRow};
 
     use super::*;
 
@@ -336,6 +343,11 @@ mod tests {
                 arrived_blocks: 8,
                 bytes: 3 << 20,
                 ..FetchedRow::default()
+            }),
+            paused: Some(PausedRow {
+                pauses: 3,
+                paused_ns: 17_000_000,
+                left_out: 0,
             }),
             on_cpu: Some(OnCpuRow {
                 event: "cycles".to_owned(),
@@ -385,6 +397,8 @@ mod tests {
         assert!(text.contains(first), "{text}");
         let fetched = "fetched 3.0 MiB in 8 blocks from other executors, with 2 requests";
         assert!(text.contains(fetched), "{text}");
+        let paused = "pauses of the collector: 3, together 17.0 ms";
+        assert!(text.contains(paused), "{text}");
         assert!(text.contains("ON CPUS, cycles"), "{text}");
         assert!(text.contains("100.0 %  (98.1 to 100.0)"), "{text}");
         // No series is cut.

@@ -430,6 +430,7 @@ mod tests {
             begin_unix_us: Some(1_000_000 + (begin / 1000) as i64),
             row: smtt_model::rows::FunctionRow {
                 thread: match tid {
+                    0 => "collections",
                     7 => "task",
                     70.. => "python worker",
                     _ => "helper",
@@ -450,6 +451,7 @@ mod tests {
             span(1, 9, 0, 10_000_000),
             span(1, 70, 20_000_000, 5_000_000),
             span(1, 71, 0, 1_000_000),
+            span(1, 0, 30_000_000, 2_000_000),
         ];
         let of_0 = [span(0, 7, u64::MAX, u64::MAX), span(0, 7, 5, 1 << 62)];
         let fetch = |begin: u64, length: u64| crate::fetches::Fetch {
@@ -558,6 +560,8 @@ mod tests {
         // A Python worker is no helper thread.
         assert_eq!(functions(4_000_009), [(120_000, 5_000)]);
         assert_eq!(functions(4_000_010), [(100_000, 1_000)]);
+        // Neither are pauses of the collector.
+        assert_eq!(functions(8_000_009), [(130_000, 2_000)]);
         // Requests at the same time have tracks of their own.
         assert_eq!(functions(6_000_017), [(200_000, 100_000), (300_000, 1)]);
         assert_eq!(functions(6_000_018), [(250_000, 850_000)]);

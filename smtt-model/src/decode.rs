@@ -31,7 +31,7 @@ pub use block::{BlockFact, BlockRead, BlockRemoved, Contents};
 pub use death::{Exhausted, OomKilled, ProcessEnd, SignalSent};
 pub use error::DecodeError;
 pub use execution_memory::{ConsumerUsed, PageAllocated, PageFreed};
-pub use executor::{ExecutorDescribed, ThreadFact};
+pub use executor::{ExecutorDescribed, Paused, ThreadFact};
 pub use fact::Fact;
 pub use fetch::Fetched;
 pub use memory::{Figure, MemoryReported, PeaksReported};

@@ -33,8 +33,8 @@ use crate::state::{Executor, FaultFigures, Measured, State, faults};
 
 pub use executors::{ExecutorKind, ExecutorRow, ExecutorState, SpanRow};
 pub use functions::{
-    ActivityRow, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow,
-    SampledActivityRow, TASK, ThreadTimesRow, WORKER, share_interval,
+    ActivityRow, COLLECTIONS, FetchRow, FetchedRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow,
+    PausedRow, SampledActivityRow, TASK, ThreadTimesRow, WORKER, lane_of, share_interval,
 };
 pub(crate) use groups::common;
 pub use groups::{GroupBy, RddGroupRow, rdd_group, rdd_groups, rdd_groups_of};

@@ -29,6 +29,7 @@ mod memory_usage;
 pub mod object_sample;
 mod over_cap;
 mod page_walks;
+pub mod pauses;
 mod placement;
 mod python;
 mod rdd;

@@ -15,7 +15,7 @@ pub const UNKNOWN_ENTRY: &str = "futureTold";
 /// The entry point that the older marker lacks.
 pub const LACKED_ENTRY: &str = "taskMetrics";
 /// A line of `pads!` after which entry points may be added.
-const LAST_PAD: &str = "    Java_io_smtt_marker_Native_shuffleFetched \"shuffleFetched\",\n";
+const LAST_PAD: &str = "    Java_io_smtt_marker_Native_collectorPaused \"collectorPaused\",\n";
 
 /// A neighbouring release of the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

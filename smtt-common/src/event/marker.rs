@@ -36,6 +36,7 @@ pub const LATER_KINDS: &[Kind] = &[
     Kind::HELPER_ENDED,
     Kind::SHUFFLE_FETCHED,
     Kind::JOB_DESCRIBED,
+    Kind::COLLECTOR_PAUSED,
 ];
 
 /// Kinds whose last strings earlier markers do not send, with the number of these strings. They decode as empty.
@@ -520,6 +521,16 @@ pub const MARKER_FACTS: &[Schema] = &[
         // Host and port, and Spark's id, of the executor or service that was asked.
         strings: &["address", "executor_id"],
         string_limits: &[200, 100],
+    },
+    Schema {
+        kind: Kind::COLLECTOR_PAUSED,
+        entry: "collectorPaused",
+        // number: of the pause, from 0 on. age_ns: time from its end to this report. duration_ns: -1 where this is no pause:
+        // then every pause from that number on, and that time on, is reported.
+        words: &["number", "age_ns", "duration_ns"],
+        ranges: false,
+        strings: &[],
+        string_limits: &[],
     },
 ];
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use smtt_model::rows::{
-    ActivityRow, FetchRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow, SplitsRow, TASK, WORKER,
+    ActivityRow, COLLECTIONS, FetchRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow, SplitsRow,
+    TASK, WORKER, lane_of,
 };
 use smtt_model::units;
 
@@ -135,7 +136,11 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
                     ("waiting for a disk", "p2", thread.disk_wait_ns),
                     ("waiting for anything else", "p0", Some(thread.other_ns)),
                 ]))
-                @if let Some(ns) = row["collection_ns"].as_u64() {
+                @if let Some(paused) = &functions.paused {
+                    p.soft { "Pauses of the executor's collector in this time: " (Cell::Count(number(paused.pauses)).shown()) ", together "
+                        (Cell::Nanoseconds(number(paused.paused_ns)).shown()) ", part of the other waiting."
+                        @if paused.left_out > 0 { " The picture has the longest of them." } }
+                } @else if let Some(ns) = row["collection_ns"].as_u64() {
                     p.soft { "Collections of the executor in this time: " (Cell::Nanoseconds(number(ns)).shown()) ", part of the other waiting." }
                 }
             }
@@ -170,16 +175,16 @@ struct Lane<'a> {
     spans: Vec<(usize, usize, &'a FunctionRow)>,
 }
 
-/// Whether it is another thread than the task's, and a process; and its id.
-type Thread = ((bool, bool), u32);
+/// Place of its lane among those of the task, and its id.
+type Thread = (u8, u32);
 
-/// Spans by thread, the task's first and Python workers last. A span lies below those that it lies in.
+/// Spans by thread: the task's, other threads, Python workers, and pauses of the collector. A span lies below those that
+/// it lies in.
 fn by_thread(spans: &[FunctionRow]) -> Vec<Lane<'_>> {
     let mut threads: BTreeMap<Thread, Vec<(usize, &FunctionRow)>> = BTreeMap::new();
     for (at, span) in spans.iter().enumerate() {
-        let kind = (span.thread != TASK, span.thread == WORKER);
         threads
-            .entry((kind, span.tid))
+            .entry((lane_of(&span.thread), span.tid))
             .or_default()
             .push((at, span));
     }
@@ -192,6 +197,7 @@ fn lane<'a>(((_, tid), mut all): (Thread, Vec<(usize, &'a FunctionRow)>)) -> Lan
         TASK => "task".to_owned(),
         HELPER => format!("helper thread {tid}"),
         WORKER => format!("Python worker {tid}"),
+        COLLECTIONS => "collections: pauses of the whole executor".to_owned(),
         _ => format!("thread {tid}"),
     };
     let mut open: Vec<u64> = Vec::new();
@@ -227,7 +233,7 @@ fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
     let at = |ns: u64| share(ns, total);
     html! {
         p { (Cell::Nanoseconds(number(functions.duration_ns)).shown()) " from the begin of the executor's task runner to its end. "
-            "A span is a call of 1 ms or more, or the service of a Python worker; a click shows its numbers." }
+            "A span is a call of 1 ms or more, the service of a Python worker, or a pause of the collector; a click shows its numbers." }
         @for lane in &all {
             @let depth = lane.spans.iter().map(|(depth, _, _)| depth + 1).max().unwrap_or(1);
             p.soft.lane { (lane.title) }
@@ -470,7 +476,7 @@ fn spans(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal>
     let table = documents(
         &request,
         "spans",
-        "Spans of 1 ms and more",
+        "Spans of 1 ms and more, Python workers and pauses",
         &columns,
         &rows,
         |_| true,

@@ -1,10 +1,11 @@
-//! Functions of tasks as tracks of their own, below the cores: one for each thread that worked for a core's task.
+//! Functions of tasks as tracks of their own, below the cores: one for each thread that worked for a core's task, and one
+//! for the pauses of its collector.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use serde_json::json;
-use smtt_model::rows::{TASK, WORKER};
+use smtt_model::rows::lane_of;
 
 use super::{Trace, us};
 use crate::functions::Span;
@@ -16,20 +17,45 @@ const FUNCTIONS: usize = 2_000_001;
 const TRACKS: usize = 8;
 /// Thread of the first track of Python workers.
 const WORKERS: usize = 4_000_001;
+/// Thread of the first track of pauses.
+const PAUSES: usize = 8_000_001;
 
-/// Tracks that have slices: the process, whether it is a Python worker's, the core and the number.
+/// Kinds of tracks, in the order of the lanes of a task's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// The task's own thread and its helpers.
+    Threads,
+    Workers,
+    Pauses,
+}
+
+impl Kind {
+    fn of(span: &Span) -> Self {
+        match lane_of(&span.row.thread) {
+            0 | 1 => Self::Threads,
+            2 => Self::Workers,
+            _ => Self::Pauses,
+        }
+    }
+}
+
+/// Tracks that have slices: the process, the kind, the core and the number.
 #[derive(Debug, Default)]
-pub struct Tracks(BTreeSet<(usize, bool, usize, usize)>);
+pub struct Tracks(BTreeSet<(usize, Kind, usize, usize)>);
 
-/// Whether the span is of another thread than the task's, and of a process; and the id of these.
-fn thread_of(span: &Span) -> ((bool, bool), u32) {
-    let row = &span.row;
-    ((row.thread != TASK, row.thread == WORKER), row.tid)
+/// Place of the span's lane, and id of its thread or process.
+fn thread_of(span: &Span) -> (u8, u32) {
+    (lane_of(&span.row.thread), span.row.tid)
 }
 
 /// Number of a track in the trace.
-fn tid(is_worker: bool, core: usize, track: usize) -> usize {
-    (if is_worker { WORKERS } else { FUNCTIONS }) + core * TRACKS + track
+fn tid(kind: Kind, core: usize, track: usize) -> usize {
+    let first = match kind {
+        Kind::Threads => FUNCTIONS,
+        Kind::Workers => WORKERS,
+        Kind::Pauses => PAUSES,
+    };
+    first + core * TRACKS + track
 }
 
 /// The spans of one thread as begins and ends in microseconds, each within `window` and within the one before that has not
@@ -105,21 +131,23 @@ impl Tracks {
         let mut threads: Vec<_> = spans.iter().map(thread_of).collect();
         threads.sort_unstable();
         threads.dedup();
-        let has_own = threads.first().is_some_and(|((is_other, _), _)| !is_other);
-        // The next track of threads, and of workers.
-        let mut next = [usize::from(!has_own), 0];
+        let has_own = threads.first().is_some_and(|(lane, _)| *lane == 0);
+        // The next track of each kind.
+        let mut next = [usize::from(!has_own), 0, 0];
         for thread in &threads {
-            let is_worker = thread.0.1;
-            let track = next[usize::from(is_worker)];
+            let of_thread = |span: &&Span| thread_of(span) == *thread;
+            let mut all: Vec<&Span> = spans.iter().filter(of_thread).collect();
+            let Some(kind) = all.first().map(|span| Kind::of(span)) else {
+                continue;
+            };
+            let track = next[kind as usize];
             if track == TRACKS {
                 continue;
             }
-            next[usize::from(is_worker)] += 1;
-            let of_thread = |span: &&Span| thread_of(span) == *thread;
-            let mut all: Vec<&Span> = spans.iter().filter(of_thread).collect();
+            next[kind as usize] += 1;
             all.sort_by_key(|it| (it.row.begin_ns, u64::MAX - it.row.duration_ns));
-            self.0.insert((pid, is_worker, core, track));
-            let tid = tid(is_worker, core, track);
+            self.0.insert((pid, kind, core, track));
+            let tid = tid(kind, core, track);
             for (span, (begin, end)) in all.iter().zip(nested(&all, window, offset)) {
                 let row = &span.row;
                 let name = row.function.as_deref().unwrap_or(&row.activity);
@@ -135,13 +163,14 @@ impl Tracks {
 
     /// Names the tracks.
     pub fn names<W: Write>(self, trace: &mut Trace<W>) -> io::Result<()> {
-        for (pid, is_worker, core, track) in self.0 {
-            let name = match (is_worker, track) {
-                (true, number) => format!("Python worker {} of core {core}", number + 1),
-                (false, 0) => format!("functions on core {core}"),
-                (false, helper) => format!("functions on core {core}, helper {helper}"),
+        for (pid, kind, core, track) in self.0 {
+            let name = match (kind, track) {
+                (Kind::Workers, number) => format!("Python worker {} of core {core}", number + 1),
+                (Kind::Pauses, _) => format!("collections during tasks of core {core}"),
+                (Kind::Threads, 0) => format!("functions on core {core}"),
+                (Kind::Threads, helper) => format!("functions on core {core}, helper {helper}"),
             };
-            trace.name(pid, Some(tid(is_worker, core, track)), &name)?;
+            trace.name(pid, Some(tid(kind, core, track)), &name)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! When the collector runs, as the JVM's tool interface (JVMTI) reports it: two counts in the slot file's header, and
-//! a wake of the threads that wait for the end of a collection. And what the same interface knows of an object: its
-//! size.
+//! When the collector runs, as the JVM's tool interface (JVMTI) reports it: two counts in the slot file's header, begin
+//! and end of the last pauses, and a wake of the threads that wait for the end of a collection. And what the same
+//! interface knows of an object: its size.
 //!
 //! The events come on the JVM's own thread while the application stands still, so they only store and wake. They can
 //! be switched on in a running JVM, without any option of the JVM.
@@ -51,6 +51,17 @@ static HEADER: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
 static TOOLS: AtomicPtr<*const usize> = AtomicPtr::new(ptr::null_mut());
 /// Ends of collections, the word that is waited for: not in the slot file, which others can write.
 static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// Pauses whose times are kept.
+const KEPT: usize = 64;
+/// Begin and end of the last pauses, a pause at its number modulo [`KEPT`]; `CLOCK_MONOTONIC` in nanoseconds.
+static PAUSES: [[AtomicU64; 2]; KEPT] = [const { [const { AtomicU64::new(0) }; 2] }; KEPT];
+/// Pauses that have ended.
+static PAUSED: AtomicU32 = AtomicU32::new(0);
+/// Begins without an end: a collection for metadata has one within another (JDK 17). The outermost two are a pause.
+static DEPTH: AtomicU32 = AtomicU32::new(0);
+/// Begin of the pause that runs.
+static BEGAN: AtomicU64 = AtomicU64::new(0);
 
 /// Counts collections in the header at `address` from now on. 0, or an error of the JVM where it does not report them.
 #[unsafe(no_mangle)]
@@ -157,6 +168,9 @@ unsafe extern "system" fn begun(_tools: Env) {
     }
     // SAFETY: the header stays mapped for the JVM's life; the word is aligned and only this event writes it.
     unsafe { count(&raw mut (*header).collections_begun) };
+    if DEPTH.fetch_add(1, Ordering::Relaxed) == 0 {
+        BEGAN.store(monotonic_ns(), Ordering::Relaxed);
+    }
 }
 
 /// A collection has ended. A start that was not seen, because the events were switched on in the middle of one, is made
@@ -166,19 +180,23 @@ unsafe extern "system" fn ended(_tools: Env) {
     if header.is_null() {
         return;
     }
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: as above; the clock's answer goes to a variable of its own.
+    let when = monotonic_ns();
+    // Only one thread at a time runs these events. Of a pause that began before they were switched on nothing is kept.
+    let depth = DEPTH.load(Ordering::Relaxed);
+    DEPTH.store(depth.saturating_sub(1), Ordering::Relaxed);
+    if depth == 1 {
+        let place = PAUSED.load(Ordering::Relaxed) as usize % KEPT;
+        PAUSES[place][0].store(BEGAN.load(Ordering::Relaxed), Ordering::Relaxed);
+        PAUSES[place][1].store(when, Ordering::Relaxed);
+        PAUSED.fetch_add(1, Ordering::SeqCst);
+    }
+    // SAFETY: as above.
     unsafe {
         let begun = AtomicU64::from_ptr(&raw mut (*header).collections_begun);
         let ended = AtomicU64::from_ptr(&raw mut (*header).collections_ended);
         if ended.load(Ordering::Relaxed) == begun.load(Ordering::Relaxed) {
             begun.fetch_add(1, Ordering::SeqCst);
         }
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
-        let when = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         AtomicU64::from_ptr(&raw mut (*header).collection_ended_ns).store(when, Ordering::Relaxed);
         ended.store(begun.load(Ordering::Relaxed), Ordering::SeqCst);
     }
@@ -191,6 +209,42 @@ unsafe extern "system" fn ended(_tools: Env) {
             libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
             1,
         );
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds, as `System.nanoTime` has it.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the clock's answer goes to a variable of its own.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Pauses that have ended.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_pauses(_env: Env, _class: Ref) -> i32 {
+    PAUSED.load(Ordering::SeqCst) as i32
+}
+
+/// Begin or end of a pause; 0 where another one has its place.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_smtt_marker_Native_pause(
+    _env: Env,
+    _class: Ref,
+    number: i32,
+    end: u8,
+) -> i64 {
+    let number = number as u32;
+    let when = PAUSES[number as usize % KEPT][usize::from(end != 0)].load(Ordering::SeqCst);
+    // A pause that ends now may write to the place of the oldest one before it counts.
+    let age = PAUSED.load(Ordering::SeqCst).wrapping_sub(number);
+    if (1..KEPT as u32).contains(&age) {
+        when as i64
+    } else {
+        0
     }
 }
 

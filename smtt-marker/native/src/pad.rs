@@ -73,6 +73,7 @@ pads! {
     Java_io_smtt_marker_Native_helperBegun "helperBegun",
     Java_io_smtt_marker_Native_helperEnded "helperEnded",
     Java_io_smtt_marker_Native_shuffleFetched "shuffleFetched",
+    Java_io_smtt_marker_Native_collectorPaused "collectorPaused",
 }
 
 /// Whether two names are the same; usable at compile time.

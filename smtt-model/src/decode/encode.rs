@@ -299,6 +299,14 @@ fn encode_fact(fact: &Fact) -> (Kind, Vec<u8>) {
                 &[&fetched.address, &fetched.executor_id],
             ),
         ),
+        Fact::Paused(paused) => (
+            Kind::COLLECTOR_PAUSED,
+            payload(
+                &[paused.number, paused.age_ns, long_id(paused.duration_ns)],
+                &[],
+                &[],
+            ),
+        ),
         Fact::PythonWorker(worker) => (
             Kind::PYTHON_WORKER,
             payload(

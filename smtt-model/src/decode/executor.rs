@@ -101,3 +101,22 @@ pub(super) fn thread(fields: &Fields<'_>) -> Result<ThreadFact, DecodeError> {
         name: String::new(),
     })
 }
+
+/// See [`Kind::COLLECTOR_PAUSED`](smtt_common::event::Kind::COLLECTOR_PAUSED).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paused {
+    /// Number of the pause in the executor's life.
+    pub number: u64,
+    /// Time from its end to the report.
+    pub age_ns: u64,
+    /// Duration; `None` where this is no pause: then every pause from that number and time on is reported.
+    pub duration_ns: Option<u64>,
+}
+
+pub(super) fn paused(fields: &Fields<'_>) -> Paused {
+    Paused {
+        number: fields.word("number"),
+        age_ns: fields.word("age_ns"),
+        duration_ns: fields.optional("duration_ns"),
+    }
+}

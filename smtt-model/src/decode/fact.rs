@@ -5,9 +5,9 @@ use smtt_common::event::used::{Helper, TaskUsed, WorkerUsed};
 
 use super::{
     BlockFact, BlockRead, BlockRemoved, ConsumerUsed, ExecutorDescribed, Exhausted, Fetched,
-    JobDescribed, MemoryReported, OomKilled, PageAllocated, PageFreed, PeaksReported, ProcessEnd,
-    PythonWorker, RddDescribed, SignalSent, Span, StageDescribed, TaskEnded, TaskHeap, TaskMetrics,
-    TaskStarted, ThreadFact,
+    JobDescribed, MemoryReported, OomKilled, PageAllocated, PageFreed, Paused, PeaksReported,
+    ProcessEnd, PythonWorker, RddDescribed, SignalSent, Span, StageDescribed, TaskEnded, TaskHeap,
+    TaskMetrics, TaskStarted, ThreadFact,
 };
 
 /// Content of a record. Text contains no control characters; an id of "none" is `None`.
@@ -102,6 +102,8 @@ pub enum Fact {
     },
     /// A task's request for shuffle blocks of another executor ended.
     Fetched(Box<Fetched>),
+    /// The application stood still for the collector.
+    Paused(Paused),
     /// Where the memory of the executor's JVM is.
     MemoryReported(Box<MemoryReported>),
     /// Peaks of the executor, or while a stage ran.

@@ -38,6 +38,7 @@ fn fact(schema: &'static Schema, fields: &mut Fields<'_>) -> Result<Fact, Decode
         Kind::TASK_HEAP => Fact::TaskHeap(task::heap(fields)?),
         Kind::TASK_METRICS => task_metrics(fields)?,
         Kind::SHUFFLE_FETCHED => fetched(fields)?,
+        Kind::COLLECTOR_PAUSED => Fact::Paused(executor::paused(fields)),
         Kind::TASK_HEAP_SO_FAR => Fact::TaskHeapSoFar {
             task_attempt_id: fields.long_id("task_attempt_id")?,
             allocated_bytes: fields.word("allocated_bytes"),

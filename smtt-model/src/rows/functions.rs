@@ -18,6 +18,22 @@ pub const HELPER: &str = "helper";
 /// [`FunctionRow::thread`] of a service of a Python worker.
 pub const WORKER: &str = "python worker";
 
+/// [`FunctionRow::thread`] of a pause of the executor's collector.
+pub const COLLECTIONS: &str = "collections";
+/// [`FunctionRow::activity`] of such a pause.
+const PAUSE: &str = "collection_pause";
+
+/// Place of a span's lane among those of a task: its own thread, others that worked for it, Python workers, and pauses.
+#[must_use]
+pub fn lane_of(thread: &str) -> u8 {
+    match thread {
+        TASK => 0,
+        WORKER => 2,
+        COLLECTIONS => 3,
+        _ => 1,
+    }
+}
+
 /// Where the time of a task attempt went, by function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FunctionsRow {
@@ -51,6 +67,9 @@ pub struct FunctionsRow {
     /// All its requests, also those that are not listed. Absent where none was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched: Option<FetchedRow>,
+    /// Pauses of the executor's collector while the task ran. Absent where not all of them are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PausedRow>,
     /// Spans that are not listed: a task keeps the longest 64.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spans_left_out: u64,
@@ -101,6 +120,19 @@ pub struct FetchedRow {
     /// Bytes of the blocks that arrived: `remoteBytesRead` of Spark, where the task took them all.
     pub bytes: u64,
     /// Requests that are not listed: a task lists 1,000.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+}
+
+/// Pauses of the executor's collector while a task ran: all of the application stood still. What a collector does beside
+/// the application is in none of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedRow {
+    /// Pauses.
+    pub pauses: u64,
+    /// Their time within the task's, in nanoseconds.
+    pub paused_ns: u64,
+    /// Pauses that are not among the spans, which have the longest 64.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
 }
@@ -157,15 +189,16 @@ pub struct ThreadTimesRow {
     pub other_ns: u64,
 }
 
-/// A span: one call of a function that took 1 ms or more, or the service of a Python worker, however long it was.
+/// A span: one call of a function that took 1 ms or more, or the service of a Python worker or a pause of the collector,
+/// however long it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionRow {
-    /// `task` for the task's own thread, `helper` for others, `python worker` for a process that served the task, empty
-    /// where that is not known.
+    /// `task` for the task's own thread, `helper` for others, `python worker` for a process that served the task,
+    /// `collections` for pauses of the executor's collector, empty where that is not known.
     pub thread: String,
-    /// Thread id in the initial pid namespace; of a Python worker its process id.
+    /// Thread id in the initial pid namespace; of a Python worker its process id, of a pause 0.
     pub tid: u32,
-    /// Activity, as in docs/ATTRIBUTION.md.
+    /// Activity, as in docs/ATTRIBUTION.md; of a pause `collection_pause`.
     pub activity: String,
     /// Function of Spark; absent where its name had no place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -333,9 +366,24 @@ impl State {
             own_ns: it.duration_ns,
             ..FunctionRow::default()
         };
+        let pauses = tasks.pauses().within(begin_ns, end_ns);
+        let pause = |(begin, end): &(u64, u64)| FunctionRow {
+            thread: COLLECTIONS.to_owned(),
+            activity: PAUSE.to_owned(),
+            begin_ns: begin - begin_ns,
+            duration_ns: end - begin,
+            own_ns: end - begin,
+            ..FunctionRow::default()
+        };
+        let paused = pauses.as_ref().map(|all| PausedRow {
+            pauses: all.pauses,
+            paused_ns: all.paused_ns,
+            left_out: all.pauses - all.longest.len() as u64,
+        });
         let services = functions.services().iter().map(service);
         let spans = functions.spans().iter().map(row);
-        let mut spans: Vec<FunctionRow> = spans.chain(services).collect();
+        let pauses = pauses.iter().flat_map(|all| &all.longest).map(pause);
+        let mut spans: Vec<FunctionRow> = spans.chain(services).chain(pauses).collect();
         let request = |it: &Request| {
             let source = tasks.source(it);
             FetchRow {
@@ -362,8 +410,7 @@ impl State {
         });
         sort_by_key(&mut spans, |it| {
             let longest_first = u64::MAX - it.duration_ns;
-            let place = (it.thread != TASK, it.thread == WORKER);
-            (place, it.tid, it.begin_ns, longest_first)
+            (lane_of(&it.thread), it.tid, it.begin_ns, longest_first)
         });
         Some(FunctionsRow {
             begin_ns,
@@ -376,6 +423,7 @@ impl State {
             spans,
             fetches,
             fetched,
+            paused,
             spans_left_out: functions.left_out,
             spans_left_out_ns: functions.left_out_ns,
         })

@@ -81,6 +81,7 @@ fn entry(fact: &Fact) -> Option<&'static str> {
         Fact::ConsumerUsed(_) => "consumerUsed",
         Fact::Span(_) => "span",
         Fact::Fetched(_) => "shuffleFetched",
+        Fact::Paused(_) => "collectorPaused",
         Fact::PythonWorker(_) => "pythonWorker",
         Fact::ResyncReported { .. } => "resyncTold",
         Fact::ResyncDone { .. } => "resyncDone",

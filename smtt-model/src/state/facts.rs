@@ -236,6 +236,7 @@ impl Executor {
                 spans.duration_ns = spans.duration_ns.saturating_add(span.duration_ns);
                 return self.tasks.span(&span, tid, now_ns, caps);
             }
+            Fact::Paused(paused) => return self.tasks.paused(&paused, now_ns, caps),
             Fact::Fetched(fetched) => return self.tasks.fetched(&fetched, now_ns, caps),
             Fact::PythonWorker(worker) => match worker.task_attempt_id {
                 Some(_) if self.python_workers.len() >= IDS_MAX => {

@@ -17,6 +17,7 @@ use super::jobs::Jobs;
 use super::memory_peaks::{Peaks, StageHeld};
 use super::over_cap::{OverCap, fold};
 use super::page_walks::{Distribution, SampledCycles, Walks};
+use super::pauses::Pauses;
 use super::splits::Splits;
 use super::used::{Used, UsedByTask};
 use crate::attribute::{RddKey, StageKey};
@@ -327,6 +328,8 @@ pub struct Tasks {
     pub(super) functions: Spans,
     /// Their requests for shuffle blocks.
     pub(super) fetches: AllFetches,
+    /// Pauses of the executor's collector.
+    pub(super) pauses: Pauses,
 }
 
 impl HeapBytes for StageKey {
@@ -342,6 +345,7 @@ impl Tasks {
             + self.stages.bytes()
             + self.functions.bytes()
             + self.fetches.bytes()
+            + self.pauses.bytes()
             + self.jobs.bytes()
     }
 

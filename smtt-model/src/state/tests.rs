@@ -10,6 +10,7 @@ mod history;
 mod hostile;
 mod life;
 mod page_walks;
+mod pauses;
 mod placement;
 mod python;
 mod replay;

@@ -20,7 +20,7 @@ const TOTAL: i64 = 1_000 * MS;
 type Span = (&'static str, i64, &'static str, &'static str, i64, i64, i64);
 
 /// The second lies in the first, the last one is of another thread. The store orders them by begin, so that one is number 0.
-const SPANS: [Span; 4] = [
+const SPANS: [Span; 5] = [
     (
         "task",
         100,
@@ -49,6 +49,7 @@ const SPANS: [Span; 4] = [
         900,
         900,
     ),
+    ("collections", 0, "collection_pause", "pause", 820, 30, 30),
 ];
 /// A request: whom, begin, duration, bytes and outcome. The first two overlap.
 const REQUESTS: [(&str, i64, i64, i64, &str); 3] = [
@@ -75,6 +76,7 @@ pub(super) fn write(site: &Site) -> Result<()> {
         "executor_id": executor, "shuffle_read_records": 123_456, "page_faults": 4_321,
         "functions": {"begin_ns": 5, "duration_ns": TOTAL, "rest_ns": 300 * MS,
             "fetched": {"requests": 3, "blocks": 9, "arrived_blocks": 6, "bytes": 8 << 20, "left_out": 0},
+            "paused": {"pauses": 1, "paused_ns": 30 * MS},
             "activities": [{"activity": "sort", "spans": 1, "own_ns": 300 * MS},
                 {"activity": "shuffle_fetch", "spans": 1, "own_ns": 250 * MS},
                 {"activity": HOSTILE, "spans": 1, "own_ns": 150 * MS}],
@@ -169,8 +171,11 @@ fn chosen(site: &Site) -> Result<String> {
 pub(super) fn page(site: &Site) -> Result<()> {
     site.browser.look(1400, 1000, false)?;
     site.part(&format!("tasks/{TASK}"))?;
-    // A lane for the task's thread, one for its helper and one for the requests, on one scale.
-    ensure!(site.number("document.querySelectorAll('svg.lanes').length")? == 3);
+    // A lane for the task's thread, one for its helper, one for pauses and one for the requests, on one scale.
+    ensure!(site.number("document.querySelectorAll('svg.lanes').length")? == 4);
+    let pauses = "svg.lanes[aria-label=\"Spans of collections: pauses of the whole executor\"]";
+    let pauses = places(site, pauses)?;
+    ensure!(near(&pauses, &[(820, 30)]), "{pauses:?}");
     let own = places(site, "svg.lanes[aria-label=\"Spans of task\"]")?;
     ensure!(near(&own, &[(50, 400), (100, 150), (500, 300)]), "{own:?}");
     let helper = places(site, "svg.lanes[aria-label=\"Spans of helper thread 200\"]")?;
@@ -281,6 +286,7 @@ fn tables(site: &Site) -> Result<()> {
         "4,321",
         "Measured by the daemon of worker9",
         "12 parts of equal time",
+        "Pauses of the executor's collector in this time: 1, together 30.0 ms",
     ] {
         ensure!(page.contains(part), "{part:?} is not on the page");
     }

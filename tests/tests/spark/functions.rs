@@ -17,6 +17,8 @@ use xtask::http::get;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
+use crate::collections;
+
 const PARTITIONS: usize = 3;
 const MS: u64 = 1_000_000;
 /// Milliseconds of a comparison and of the tasks' function.
@@ -157,6 +159,14 @@ fn functions_are_what_the_application_measured() -> Result<()> {
             end + function <= duration,
             "the function came after: {functions}"
         );
+        // The task asked for a collection, and each other task on the executor may have.
+        let paused = number(&functions["paused"], "pauses")?;
+        let spans_of =
+            |thread: &str| spans.iter().filter(|it| it["thread"] == thread).count() as u64;
+        ensure!(
+            paused >= 1 && spans_of("collections") == paused,
+            "{functions}"
+        );
         // The page has the same numbers.
         let page = get(port, &format!("/applications/{id}/tasks/{task}"))?;
         ensure!(
@@ -165,6 +175,10 @@ fn functions_are_what_the_application_measured() -> Result<()> {
         );
         ensure!(
             page.contains(name) && page.contains("id=\"life\""),
+            "{page}"
+        );
+        ensure!(
+            page.contains("collections: pauses of the whole executor"),
             "{page}"
         );
     }
@@ -256,11 +270,17 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     // As it is installed: nobody has named an event.
     let daemon = lab.daemon_with(&Options::default())?;
+    let logs = lab.folder().join("collections");
+    fs::create_dir_all(&logs)?;
     let event = sampled_event(&daemon.json(&["status"])?)?;
     let partitions = PARTITIONS.to_string();
     let arguments = [&partitions, "60", COMPARISON_MS, FUNCTION_MS, "busy"];
-    let application =
-        Application::java(&lab.paths, LOCAL_CLUSTER, "Phases", &arguments)?.with_marker(&lab.paths);
+    let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Phases", &arguments)?
+        .with_marker(&lab.paths)
+        .conf(
+            "spark.executor.extraJavaOptions",
+            &collections::options(&logs),
+        );
     let mut run = lab.run(application)?;
     run.open("begin")?;
     run.reach("end")?;
@@ -311,6 +331,7 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
             1.0 - sort
         );
     }
+    collections::are_those_of_the_logs(&listed, &logs)?;
     if event == "cpu-clock" {
         no_page_walks(&daemon, &run, &listed)?;
     }

@@ -8,6 +8,7 @@ mod accounts;
 mod addresses;
 mod advise;
 mod advise_stages;
+mod collections;
 mod containers;
 mod deaths;
 mod execution;

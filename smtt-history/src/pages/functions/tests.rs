@@ -29,6 +29,7 @@ fn a_span_lies_below_those_around_it() {
         // A process that has the id of a thread is a lane of its own.
         span(WORKER, 3, 2, 7),
         span(WORKER, 2, 2, 7),
+        span(COLLECTIONS, 0, 11, 1),
     ];
     let lanes = by_thread(&spans);
     let depths = |lane: &Lane<'_>| lane.spans.iter().map(|it| it.0).collect::<Vec<_>>();
@@ -42,7 +43,8 @@ fn a_span_lies_below_those_around_it() {
             ("task", vec![0, 1, 1, 2, 1]),
             ("helper thread 3", vec![0]),
             ("Python worker 2", vec![0]),
-            ("Python worker 3", vec![0])
+            ("Python worker 3", vec![0]),
+            ("collections: pauses of the whole executor", vec![0])
         ]
     );
 }

@@ -372,6 +372,13 @@ fn fact() -> impl Strategy<Value = Fact> {
                     })
                 }
             ),
+        (any::<u64>(), any::<u64>(), maybe_long()).prop_map(|(number, age_ns, duration_ns)| {
+            Fact::Paused(Paused {
+                number,
+                age_ns,
+                duration_ns,
+            })
+        }),
         (any::<[u64; 7]>(), 0..=i64::MAX as u64, text(), text()).prop_map(
             |(words, task_attempt_id, address, executor_id)| {
                 let [start_monotonic_ns, duration_ns, requests, blocks, rest @ ..] = words;

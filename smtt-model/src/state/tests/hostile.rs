@@ -497,7 +497,7 @@ pub(super) fn any_fact() -> impl Strategy<Value = Fact> {
         )),
         small.clone().prop_map(|id| rdd(id, "x", "")),
         functions::any_span(),
-        fetches::any_request(),
+        prop_oneof![fetches::any_request(), pauses::any_pause()],
         (0..2_u64).prop_map(|request| Fact::ResyncDone { request }),
         (0..2_u64, 0..3_u64).prop_map(|(request, facts)| Fact::ResyncReported { request, facts }),
         (0..2_u64, 0..2_u64).prop_map(|(collection, moved_facts)| Fact::AddressesReported {

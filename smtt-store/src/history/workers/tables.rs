@@ -102,13 +102,13 @@ pub const FUNCTIONS: Table = Table {
             "thread",
             Kind::Text,
             false,
-            "`task` for the thread that runs the task, `helper` for another one, `python worker` for a process that served the task; empty where that is not known",
+            "`task` for the thread that runs the task, `helper` for another one, `python worker` for a process that served the task, `collections` for a pause of the executor's collector; empty where that is not known",
         ),
         column(
             "tid",
             Kind::Long,
             false,
-            "the thread's id on the worker, in the initial pid namespace; of a Python worker its process id",
+            "the thread's id on the worker, in the initial pid namespace; of a Python worker its process id, of a pause 0",
         ),
         column(
             "activity",

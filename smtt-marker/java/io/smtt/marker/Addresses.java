@@ -41,9 +41,13 @@ final class Addresses {
         int found = Contract.HEAP_ADDRESSES_POLLED;
         String wanted = String.valueOf(Options.get("addresses"));
         try {
+            boolean reported = !wanted.equals("polled") && Native.followCollections(SlotFile.address()) == 0;
+            if (reported) {
+                Pauses.start();
+            }
             if (wanted.equals("off") || !movesInPauses()) {
                 found = Contract.HEAP_ADDRESSES_REFUSED;
-            } else if (!wanted.equals("polled") && Native.followCollections(SlotFile.address()) == 0) {
+            } else if (reported) {
                 way = Contract.HEAP_ADDRESSES_FOLLOWED;
                 smallArray = new byte[24];
                 longArray = new long[100];

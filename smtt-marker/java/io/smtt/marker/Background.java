@@ -47,6 +47,7 @@ final class Background implements Runnable {
                     Pages.tellMoved(pace);
                 }
                 if (ExecutorIdentity.known()) {
+                    Pauses.tell(ThreadState.current());
                     MemoryPeaks.tick(ThreadState.current());
                     MemoryFigures.tick(ThreadState.current());
                 }
@@ -106,6 +107,7 @@ final class Background implements Runnable {
         Pages.tellAgain(pace);
         MemoryFigures.again();
         MemoryPeaks.again();
+        Pauses.again();
         told(teller, request, teller.factsTold() - before);
         teller.facts.begin(FactForm.RESYNC_DONE).word(Contract.RESYNC_DONE_REQUEST, request).tell();
         SlotFile.resyncDone(request);

@@ -427,4 +427,9 @@ final class Contract {
     static final int SHUFFLE_FETCHED_ARRIVED_BYTES = 0x1e07;
     static final int SHUFFLE_FETCHED_ADDRESS = 0x1e80;
     static final int SHUFFLE_FETCHED_EXECUTOR_ID = 0x1e81;
+
+    // Words and strings of collectorPaused.
+    static final int COLLECTOR_PAUSED_NUMBER = 0x3100;
+    static final int COLLECTOR_PAUSED_AGE_NS = 0x3101;
+    static final int COLLECTOR_PAUSED_DURATION_NS = 0x3102;
 }

@@ -33,7 +33,8 @@ enum FactForm {
     TASK_METRICS(48, "taskMetrics", "task_attempt_id input_bytes input_records output_bytes output_records shuffle_read_bytes shuffle_read_records shuffle_write_bytes shuffle_write_records memory_spilled_bytes disk_spilled_bytes cpu_ns deserialize_cpu_ns run_ms collection_ms", false, ""),
     HELPER_BEGUN(28, "helperBegun", "task_attempt_id helper", false, ""),
     HELPER_ENDED(29, "helperEnded", "task_attempt_id helper allocated_bytes", false, ""),
-    SHUFFLE_FETCHED(30, "shuffleFetched", "task_attempt_id start_monotonic_ns duration_ns requests blocks arrived_blocks failed_blocks arrived_bytes", false, "address executor_id", 200, 100);
+    SHUFFLE_FETCHED(30, "shuffleFetched", "task_attempt_id start_monotonic_ns duration_ns requests blocks arrived_blocks failed_blocks arrived_bytes", false, "address executor_id", 200, 100),
+    COLLECTOR_PAUSED(49, "collectorPaused", "number age_ns duration_ns", false, "");
 
     final int kind;
     final String entry;
@@ -113,6 +114,7 @@ enum FactForm {
             case 28: Native.helperBegun(address, length); break;
             case 29: Native.helperEnded(address, length); break;
             case 30: Native.shuffleFetched(address, length); break;
+            case 49: Native.collectorPaused(address, length); break;
             default: throw new IllegalStateException(entry);
         }
     }

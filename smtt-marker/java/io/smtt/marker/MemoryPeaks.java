@@ -395,7 +395,7 @@ public final class MemoryPeaks {
             if (sampledBefore != 0) {
                 offsetLeast = Math.max(offsetLeast, sampledBefore - end - MS);
             }
-            long told = SlotFile.collectionEnded();
+            long told = Addresses.followed() ? SlotFile.collectionEnded() : 0;
             long offset = told == 0 ? offsetMost : Math.max(offsetLeast, Math.min(offsetMost, told - end));
             collected(offset + last.getStartTime() * MS, used);
         }

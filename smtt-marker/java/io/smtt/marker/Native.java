@@ -86,6 +86,8 @@ public final class Native {
 
     static native void shuffleFetched(long address, int length);
 
+    static native void collectorPaused(long address, int length);
+
     /** Makes the slot file; its address, or a negative errno. */
     static native long createSlots(int slotCount);
 
@@ -99,6 +101,14 @@ public final class Native {
      * Waits until the count of ended collections differs from {@code seen}, or until the timeout; returns the count.
      */
     static native int waitForCollection(int seen, int milliseconds);
+
+    /** Pauses of the collector that have ended since {@link #followCollections}. */
+    static native int pauses();
+
+    /**
+     * Begin or end of a pause, as in {@link System#nanoTime}; 0 where it is not known any more.
+     */
+    static native long pause(int number, boolean end);
 
     /** A weak handle of an object, or 0. Its lowest three bits are its kind; the rest is the address of its word. */
     static native long newHandle(Object object);

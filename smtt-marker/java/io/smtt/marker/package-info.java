@@ -58,6 +58,7 @@
  *   HeapHandle         tracks one object through the collector's moves
  *   MemoryFigures      where the memory of this JVM is, once per second
  *   MemoryPeaks        peaks of the executor and of each stage, under Spark's names
+ *   Pauses             reports when the application stood still for the collector
  *   Addresses          tracks addresses on the heap, and reports the changes after a collection
  *
  * Descriptions of RDDs and stages
