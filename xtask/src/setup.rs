@@ -8,6 +8,7 @@ pub mod containers;
 mod debian;
 pub mod objects;
 pub mod openssh;
+pub mod perfetto;
 pub mod prometheus;
 mod python;
 mod spark;

@@ -24,6 +24,7 @@ use anyhow::{Result, bail};
 use crate::features;
 use crate::paths::{Paths, SPARK_VERSIONS};
 use crate::process::{check_interrupt, is_root};
+use crate::setup::perfetto::perfetto;
 use crate::setup::{browser, setup};
 use output::Tally;
 use run::Results;
@@ -60,6 +61,7 @@ pub fn test(paths: &Paths, only: &[String]) -> Result<()> {
     setup(paths, &SPARK_VERSIONS)?;
     if chosen.iter().any(|stage| stage.name == "browser") {
         browser(paths)?;
+        perfetto(paths)?;
     }
     let must_have = features::of_this_machine().join(",");
     println!("{}={must_have}", features::MUST_HAVE);

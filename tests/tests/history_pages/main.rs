@@ -6,6 +6,7 @@ mod functions;
 mod large;
 mod looks;
 mod memory;
+mod perfetto;
 mod report;
 mod timeline;
 
@@ -134,7 +135,8 @@ fn pages_show_an_application() -> Result<()> {
     timeline::filters(&site)?;
     memory::panel(&site)?;
     looks::schemes_and_widths(&site)?;
-    looks::keyboard(&site)
+    looks::keyboard(&site)?;
+    perfetto::trace(&paths, &site, folder.path())
 }
 
 fn sections(site: &Site) -> Result<()> {
