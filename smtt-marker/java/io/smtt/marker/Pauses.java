@@ -35,7 +35,14 @@ final class Pauses {
         if (!followed) {
             return;
         }
-        int ended = Native.pauses();
+        int ended;
+        try {
+            ended = Native.pauses();
+        } catch (UnsatisfiedLinkError older) {
+            followed = false;
+            Warnings.once("pauses of the collector are not reported: the native library is of an earlier release", null);
+            return;
+        }
         if (!told) {
             told = true;
             next = Math.max(0, ended - KEPT);
