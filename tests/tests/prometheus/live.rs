@@ -303,10 +303,14 @@ fn an_operator_sees_a_job_of_500_short_queries() -> Result<()> {
         Ok(())
     })?;
     alerts(&prometheus, known)?;
-    for rule in RECORDED {
-        let rows = prometheus.ask(rule, None)?;
-        ensure!(!rows.is_empty(), "the recording rule {rule} has no result");
-    }
+    // A rate needs two scrapes, and Prometheus evaluates the rules once a minute by default.
+    settled("the recording rules have results", &|| {}, || {
+        for rule in RECORDED {
+            let rows = prometheus.ask(rule, None)?;
+            ensure!(!rows.is_empty(), "the recording rule {rule} has no result");
+        }
+        Ok(())
+    })?;
     // What comes and goes may be on the page and in no scrape yet.
     settled("the charts have series", &|| {}, || {
         dashboard(&prometheus, &lab.paths.root, &daemon.metrics()?)
