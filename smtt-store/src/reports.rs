@@ -327,20 +327,27 @@ impl Reports {
         self.removed
     }
 
-    /// Users and ids of the newest reports, the newest first.
+    /// Users and ids of the newest reports, the newest first. Where there are more than `most`, shares have equally many:
+    /// `share_of` a user is whose space it uses.
     #[must_use]
-    pub fn newest(&self, most: usize) -> Vec<(u32, String)> {
-        let mut newest: BTreeSet<(&String, u32)> = BTreeSet::new();
+    pub fn newest(&self, most: usize, share_of: &dyn Fn(u32) -> u32) -> Vec<(String, u32)> {
+        let mut shares: BTreeMap<u32, BTreeSet<(&String, u32)>> = BTreeMap::new();
         for (uid, part) in &self.users {
+            let own = shares.entry(share_of(*uid)).or_default();
             for id in part.reports.keys().rev().take(most) {
-                newest.insert((id, *uid));
-                if newest.len() > most {
-                    newest.pop_first();
-                }
+                own.insert((id, *uid));
             }
         }
+        let mut newest = Vec::new();
+        while newest.len() < most && !shares.is_empty() {
+            let mut turn: Vec<_> = shares.values_mut().filter_map(BTreeSet::pop_last).collect();
+            turn.sort_unstable();
+            newest.extend(turn.into_iter().rev().take(most - newest.len()));
+            shares.retain(|_, own| !own.is_empty());
+        }
+        newest.sort_unstable();
         let newest = newest.into_iter().rev();
-        newest.map(|(id, uid)| (uid, id.clone())).collect()
+        newest.map(|(id, uid)| (id.clone(), uid)).collect()
     }
 }
 
@@ -401,10 +408,23 @@ mod tests {
         fs::write(scratch.path().join("uid=1/report-..-etc.json"), "{}")?;
         let reports = Reports::take(scratch.path(), None, ANY)?;
         assert!(!stray.exists());
-        let ids: Vec<(u32, String)> = reports.newest(2);
+        // Each user has its newest, in the order of their times.
+        for (most, wanted) in [
+            (1, &[30][..]),
+            (2, &[30, 10]),
+            (3, &[30, 20, 10]),
+            (9, &[30, 20, 10]),
+        ] {
+            let ids = reports.newest(most, &own).into_iter();
+            let ids: Vec<String> = ids.map(|(id, _)| id).collect();
+            let wanted: Vec<String> = wanted.iter().map(|at| format!("{at:013}-7")).collect();
+            assert_eq!(ids, wanted);
+        }
+        let of_one = reports.newest(2, &|_| 0);
         assert_eq!(
-            ids,
-            [(1, "0000000000030-7".into()), (1, "0000000000020-7".into())]
+            of_one,
+            [("0000000000030-7".into(), 1), ("0000000000020-7".into(), 1)],
+            "users of one share have its part together"
         );
         assert_eq!(reports.usage().1, 3);
         assert_eq!(
@@ -455,7 +475,7 @@ mod tests {
             read(scratch.path(), 9, "0000000000001-7").is_ok(),
             "the oldest of the user with the most goes, not the oldest of all"
         );
-        assert_eq!(reports.newest(1)[0].1, "0000000000999-7");
+        assert_eq!(reports.newest(1, &own)[0].0, "0000000000999-7");
         Ok(())
     }
 
@@ -492,12 +512,12 @@ mod tests {
             assert!(bytes <= bounds.bytes && files <= bounds.files);
         }
         let start = std::time::Instant::now();
-        let newest = reports.newest(1024);
+        let newest = reports.newest(1024, &own);
         let took = start.elapsed();
         assert!(took.as_millis() < 500, "a list takes {took:?}");
         let wanted = (DEATHS..DEATHS + 3000).rev().take(1024);
         let wanted: Vec<String> = wanted.map(|at| format!("{at:013}-7")).collect();
-        let listed: Vec<String> = newest.into_iter().map(|(_, id)| id).collect();
+        let listed: Vec<String> = newest.into_iter().map(|(id, _)| id).collect();
         assert_eq!(listed, wanted);
         let mut files = 0;
         for folder in fs::read_dir(scratch.path())?.filter_map(Result::ok) {
@@ -521,7 +541,11 @@ mod tests {
         for (uid, at) in [(1, 1), (1, 2), (100, 3), (101, 4), (102, 5)] {
             reports.add(&report(uid, at, 10), &share)?;
         }
-        let left: Vec<u32> = reports.newest(9).iter().map(|(uid, _)| *uid).collect();
+        let left: Vec<u32> = reports
+            .newest(9, &own)
+            .iter()
+            .map(|(_, uid)| *uid)
+            .collect();
         assert_eq!(
             left,
             [102, 101, 1, 1],

@@ -412,7 +412,8 @@ pub fn spawn(
 /// Lists the reports of earlier daemons.
 fn load(keeper: &Keeper, reports: &Reports, folder: &std::path::Path) {
     let (mut unread, mut first) = (0, None);
-    for (uid, id) in reports.newest(ROWS) {
+    let share_of = |uid| keeper.owners.share_of(uid);
+    for (id, uid) in reports.newest(ROWS, &share_of) {
         match read(folder, uid, &id) {
             Ok(report) => {
                 keeper.insert(&mut keeper.kept().rows, report.row);
