@@ -24,6 +24,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use smtt_model::protocol::ListQuery;
+use smtt_model::rows::Summary;
 
 use self::question::Twin;
 use self::transport::{Access, Trouble};
@@ -31,7 +32,7 @@ use super::args::{Args, ClusterArgs, Command};
 use super::client::{ClientError, with_query};
 use super::columns::{ListingKind, descends};
 use super::table::{Column, Form, column};
-use super::{Exit, Failure, say};
+use super::{Exit, Failure, earlier, say};
 
 pub(super) use self::reports::{OfApplication, Reports, named};
 pub(super) use self::work::run as work;
@@ -58,6 +59,8 @@ pub struct Cluster {
     claimed: Mutex<BTreeMap<String, Twin>>,
     /// Names that were counted in this run, each with a name of the same daemon that was left out of an answer for it.
     counted: Mutex<BTreeSet<(String, String)>>,
+    /// Runs of workers' daemons that have ended, and the start of the present one, by name: totals with nothing else.
+    ended: Mutex<BTreeMap<String, Summary>>,
 }
 
 /// What is known of a worker.
@@ -107,6 +110,7 @@ impl Cluster {
             said: Mutex::default(),
             claimed: Mutex::default(),
             counted: Mutex::default(),
+            ended: Mutex::default(),
         })
     }
 
@@ -127,7 +131,7 @@ impl Cluster {
         path_and_query: &str,
         limit: Option<usize>,
     ) -> Result<Vec<(String, Answer)>, ClientError> {
-        let answers = self.bytes(path_and_query).await;
+        let answers = self.bytes(path_and_query, None).await;
         let mut parts = Vec::new();
         let mut troubles = Vec::new();
         for (name, part) in answer::read_all::<Answer>(answers, limit) {
@@ -140,6 +144,16 @@ impl Cluster {
                         &name,
                         lack.map_or(WorkerStatus::Answered, WorkerStatus::Lacks),
                     );
+                    if let Some(summary) = part.summary()
+                        && !summary.earlier_runs.is_empty()
+                    {
+                        let ended = Summary {
+                            earlier_runs: summary.earlier_runs.clone(),
+                            measured_since_unix_ms: summary.measured_since_unix_ms,
+                            ..Summary::default()
+                        };
+                        self.ended().insert(name.clone(), ended);
+                    }
                     parts.push((name, part));
                 }
                 Err(trouble) => {
@@ -163,20 +177,44 @@ impl Cluster {
         path: &str,
         question: &ListQuery,
     ) -> Result<Answer, ClientError> {
-        let mut question = question.clone();
-        if let Some(by) = &mut question.sort {
-            // The direction does not depend on what a worker sends.
-            *by = directed(path, by);
-        }
-        let mut asked = question.clone();
-        let by = asked.sort.as_deref().unwrap_or_default();
-        if by.split(':').next() == Some(WORKER) {
-            // A worker does not know its name here.
-            asked.sort = None;
-        }
+        let (question, asked) = of_each(path, question);
         let parts = self.parts(&with_query(path, &asked)?, asked.limit).await?;
         let parts = parts.into_iter().map(|(_, part)| part).collect();
         Answer::merge(parts, path, &question)
+    }
+
+    /// As [`Cluster::ask`], what earlier runs of the daemons answer. Workers that answered about the present run and not
+    /// about these stay workers that answered: they are named.
+    ///
+    /// # Errors
+    /// When the rows cannot be sorted as requested.
+    pub(super) async fn earlier<Answer: DeserializeOwned + Merge>(
+        &self,
+        path: &str,
+        question: &ListQuery,
+    ) -> Result<Option<Answer>, ClientError> {
+        let only: BTreeSet<String> = self.ended().keys().cloned().collect();
+        if only.is_empty() {
+            return Ok(None);
+        }
+        let (question, asked) = of_each(path, question);
+        let asked = with_query(&earlier::of(path), &asked)?;
+        let (parts, without) = self.some(&asked, Some(&only)).await;
+        if !without.is_empty() {
+            say(&format!(
+                "the rows from before the restart of the daemons of {} cannot be read",
+                without.join(", ")
+            ));
+        }
+        let parts = parts.into_iter().map(|(_, part)| part).collect();
+        Answer::merge(parts, path, &question).map(Some)
+    }
+
+    /// Runs of workers' daemons that have ended, with the start of the present one, in the order of the workers.
+    pub(super) fn runs(&self) -> Vec<(String, Summary)> {
+        let ended = self.ended();
+        let of = |worker: &Worker| Some((worker.name.clone(), ended.get(&worker.name)?.clone()));
+        self.workers.iter().filter_map(of).collect()
     }
 
     /// The failure of a question that no worker answered.
@@ -209,6 +247,10 @@ impl Cluster {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn ended(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Summary>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps what is known of a worker; a failure stays. With a worker fail those that were counted under its name: their
     /// answers to earlier questions are absent.
     fn note(&self, name: &str, said: WorkerStatus) {
@@ -232,11 +274,12 @@ impl Cluster {
         self.said().clear();
         self.claimed().clear();
         self.counted().clear();
+        self.ended().clear();
     }
 
     /// The workers with their errors, for JSON.
     pub(super) fn workers(&self) -> Value {
-        let (said, claimed) = (self.said(), self.claimed());
+        let (said, claimed, ended) = (self.said(), self.claimed(), self.ended());
         let row = |worker: &Worker| {
             let mut row = Map::new();
             row.insert("host".to_owned(), json!(worker.name));
@@ -246,6 +289,11 @@ impl Cluster {
             row.insert("error".to_owned(), json!(error));
             if let Some(WorkerStatus::Lacks(what)) = said {
                 row.insert("lacks".to_owned(), json!(what));
+            }
+            if let Some(of) = ended.get(&worker.name) {
+                row.insert("earlier_runs".to_owned(), json!(of.earlier_runs));
+                let since = json!(of.measured_since_unix_ms);
+                row.insert("measured_since_unix_ms".to_owned(), since);
             }
             match claimed.get(&worker.name) {
                 Some(Twin::Same(name)) => row.insert("same_as".to_owned(), json!(name)),
@@ -263,8 +311,17 @@ impl Cluster {
         &self,
         path_and_query: &str,
     ) -> (Vec<(String, Answer)>, Vec<String>) {
+        self.some(path_and_query, None).await
+    }
+
+    /// As [`Cluster::optional`], of the workers with a name in `only`.
+    async fn some<Answer: DeserializeOwned + Merge>(
+        &self,
+        path_and_query: &str,
+        only: Option<&BTreeSet<String>>,
+    ) -> (Vec<(String, Answer)>, Vec<String>) {
         let (mut parts, mut without) = (Vec::new(), Vec::new());
-        let answers = self.bytes(path_and_query).await;
+        let answers = self.bytes(path_and_query, only).await;
         for (name, part) in answer::read_all::<Answer>(answers, None) {
             match part {
                 _ if self.has_failed(&name) => {}
@@ -375,6 +432,22 @@ impl Cluster {
             exit => exit,
         }
     }
+}
+
+/// A question whose answers are put in order, and that to each worker.
+fn of_each(path: &str, question: &ListQuery) -> (ListQuery, ListQuery) {
+    let mut question = question.clone();
+    if let Some(by) = &mut question.sort {
+        // The direction does not depend on what a worker sends.
+        *by = directed(path, by);
+    }
+    let mut asked = question.clone();
+    let by = asked.sort.as_deref().unwrap_or_default();
+    if by.split(':').next() == Some(WORKER) {
+        // A worker does not know its name here.
+        asked.sort = None;
+    }
+    (question, asked)
 }
 
 /// A sort with its direction, where the column has one.

@@ -15,8 +15,11 @@ use crate::client::{Client, ClientError};
 /// Field of a row that an earlier run measured.
 pub(super) const EARLIER: &str = "earlier";
 
-/// Requests a listing, with the rows of earlier runs behind it unless the query leaves them out. A cluster's listings have
-/// none: its daemons may be older ones.
+/// Times without measurement that are named, and workers of a cluster with such.
+const NAMED: usize = 5;
+
+/// Requests a listing, with the rows of earlier runs behind it unless the query leaves them out. Of a cluster's daemons those
+/// are asked that say in their first answer that they have some.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -64,11 +67,16 @@ where
 {
     let mut now: Listing<Row> = client.ask(path, question).await?;
     let is_left_out = query.is_some_and(|query| query.this_run || query.since.is_some());
-    if is_left_out || client.cluster().is_some() || now.summary.earlier_runs.is_empty() {
+    if is_left_out || now.summary.earlier_runs.is_empty() {
         return Ok(now);
     }
-    let before: Listing<Row> = match client.ask_one(&of(path), question).await {
-        Ok(before) => before,
+    let before = match client.cluster() {
+        Some(cluster) => cluster.earlier(path, question).await,
+        None => client.ask_one(&of(path), question).await.map(Some),
+    };
+    let before: Listing<Row> = match before {
+        Ok(Some(before)) => before,
+        Ok(None) => return Ok(now),
         // What is measured now has come already.
         Err(error) => {
             say(&format!(
@@ -114,7 +122,7 @@ pub(super) fn has(rows: &[Map<String, Value>]) -> bool {
 }
 
 /// The lines about earlier runs below a table.
-pub(super) fn note(summary: &Summary, rows: &[Map<String, Value>]) -> String {
+pub(super) fn note(client: &Client, summary: &Summary, rows: &[Map<String, Value>]) -> String {
     let of_earlier = rows.iter().filter(|row| row.get(EARLIER).is_some());
     let of_earlier = of_earlier.count() as u64;
     if of_earlier == 0 {
@@ -125,22 +133,117 @@ pub(super) fn note(summary: &Summary, rows: &[Map<String, Value>]) -> String {
         units::count(of_earlier),
         if of_earlier == 1 { "" } else { "s" },
     );
-    let begins = summary.earlier_runs.iter().skip(1);
-    let begins = begins.map(|run| Some(run.since_unix_ms));
+    let Some(cluster) = client.cluster() else {
+        not_measured(&mut text, "", summary);
+        left_out(&mut text, summary);
+        return text;
+    };
+    let runs = cluster.runs();
+    for (worker, summary) in runs.iter().take(NAMED) {
+        not_measured(&mut text, &format!(" on {worker}"), summary);
+    }
+    if let Some(more) = runs.len().checked_sub(NAMED + 1) {
+        text.push_str(&format!(
+            "not measured on {} more workers: --json has their runs\n",
+            more + 1
+        ));
+    }
+    left_out(&mut text, summary);
+    text
+}
+
+/// Since when figures are measured that have no rows of earlier runs beside them; `None` where there are no such runs.
+pub(super) fn since(summary: &Summary) -> Option<String> {
+    let last = summary.earlier_runs.last()?;
+    Some(match summary.measured_since_unix_ms {
+        Some(since) => format!(
+            "{} UTC, after a restart of the daemon; it ran before, {}: smtt-ctl executors lists what it measured then",
+            time::clock(since),
+            until(last)
+        ),
+        None => "restarts of workers' daemons: smtt-ctl executors lists what they measured before"
+            .to_owned(),
+    })
+}
+
+/// As a line below a table.
+pub(super) fn line(summary: &Summary) -> String {
+    let since = since(summary).map(|since| format!("measured since: {since}\n"));
+    since.unwrap_or_default()
+}
+
+/// The last times between a daemon's runs.
+fn not_measured(text: &mut String, on: &str, summary: &Summary) {
+    let runs = &summary.earlier_runs;
+    let begins = runs.iter().skip(1).map(|run| Some(run.since_unix_ms));
     let begins = begins.chain([summary.measured_since_unix_ms]);
-    for (run, next) in summary.earlier_runs.iter().zip(begins) {
+    let more = runs.len().saturating_sub(NAMED);
+    for (run, next) in runs.iter().zip(begins).skip(more) {
         let Some(next) = next else { continue };
         text.push_str(&format!(
-            "not measured: {} to {} UTC\n",
+            "not measured{on}: {} to {} UTC\n",
             time::clock(run.until_unix_ms),
             time::clock(next),
         ));
     }
+    if more > 0 {
+        let more = units::count(more as u64);
+        text.push_str(&format!("not measured{on}: {more} more times before\n"));
+    }
+}
+
+fn left_out(text: &mut String, summary: &Summary) {
     if summary.earlier_left_out > 0 {
         text.push_str(&format!(
             "not listed: {} older files (smtt-history shows what they have)\n",
             units::count(summary.earlier_left_out)
         ));
     }
-    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(runs: usize, since: Option<u64>) -> Summary {
+        let run = |number: usize| EarlierRun {
+            since_unix_ms: 1_000_000 * number as u64,
+            until_unix_ms: 1_000_000 * number as u64 + 700_000,
+        };
+        Summary {
+            earlier_runs: (0..runs).map(run).collect(),
+            measured_since_unix_ms: since,
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn the_last_times_without_measurement_are_named() {
+        let text = |runs| {
+            let mut text = String::new();
+            let since = Some(1_000_000 * runs as u64);
+            not_measured(&mut text, " on w", &summary(runs, since));
+            text
+        };
+        assert_eq!(
+            text(2),
+            "not measured on w: 00:11:40 to 00:16:40 UTC\nnot measured on w: 00:28:20 to 00:33:20 UTC\n"
+        );
+        let many = text(40);
+        assert_eq!(many.lines().count(), NAMED + 1);
+        assert!(
+            many.ends_with("not measured on w: 35 more times before\n"),
+            "{many}"
+        );
+    }
+
+    #[test]
+    fn a_report_says_since_when_its_figures_are_measured() {
+        assert_eq!(line(&summary(0, None)), "");
+        assert_eq!(
+            line(&summary(2, Some(2_000_000))),
+            "measured since: 00:33:20 UTC, after a restart of the daemon; it ran before, until 00:28:20: smtt-ctl executors lists what it measured then\n"
+        );
+        assert!(line(&summary(2, None)).contains("workers"));
+    }
 }

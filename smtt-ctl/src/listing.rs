@@ -70,6 +70,9 @@ pub(super) async fn run(
         let idle = selected - listing.rows.len();
         listing.rows.truncate(limit.unwrap_or(usize::MAX));
         let mut text = text(kind, &listing, query, output)?;
+        if output.form == Form::Text {
+            text.push_str(&earlier::note(client, &listing.summary, &listing.rows));
+        }
         if idle > 0 {
             text.push_str(&format!(
                 "not listed: {idle} idle {} (--all lists them)\n",
@@ -284,7 +287,6 @@ pub(super) fn text(
     ));
     text.push_str(&heap_notes(&listing.rows, "heap_addresses", output));
     text.push_str(&footer(kind, &listing.summary));
-    text.push_str(&earlier::note(&listing.summary, &listing.rows));
     Ok(text)
 }
 

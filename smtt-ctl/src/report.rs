@@ -17,7 +17,7 @@ use super::args::{By, Filters};
 use super::columns::{self, ListingKind};
 use super::listing::no_match::no_match;
 use super::table::{self, Column, Form, column};
-use super::{Exit, Failure, Output, groups, listing, status};
+use super::{Exit, Failure, Output, earlier, groups, listing, status};
 use crate::client::Client;
 
 const BY_MEMORY: &[Column] = &[
@@ -197,6 +197,7 @@ fn application_text(application: &ApplicationReport, output: Output) -> String {
         output,
     ));
     text.push_str(&listing::footer(&columns::EXECUTORS, &application.summary));
+    text.push_str(&earlier::line(&application.summary));
     text.push_str(&classes(&application.executors));
     text.push_str(&section_of(
         "RDDs with most page faults",

@@ -109,6 +109,10 @@ impl Drop for Network {
     }
 }
 
+/// The worker whose daemon is frozen, and the one whose daemon ends.
+const FROZEN: usize = 3;
+const ENDED: usize = 11;
+
 /// A file that only its owner reads.
 fn secret(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text)?;
@@ -182,18 +186,25 @@ impl Workers {
     fn start_one(&self, index: usize, address: &str) -> Result<Running> {
         let own = self.own(index);
         fs::create_dir_all(&own)?;
-        let mut bytes = fs::read(library()?)?;
-        bytes.extend(vec![0; index + 1]);
         let copy = own.join(LIBRARY_NAME);
-        fs::write(&copy, bytes)?;
+        if !copy.exists() {
+            let mut bytes = fs::read(library()?)?;
+            bytes.extend(vec![0; index + 1]);
+            fs::write(&copy, bytes)?;
+        }
         // The common token, and one of this worker.
         secret(&own.join("tokens"), &format!("{TOKEN}\n{index:032x}\n"))?;
         let at = |name: &str| own.join(name).display().to_string();
+        fs::create_dir_all(own.join("store"))?;
+        let history = match index {
+            ENDED => format!("[history]\nstore = {:?}\n", at("store")),
+            _ => String::new(),
+        };
         let config = format!(
             "[web]\nlisten_address = \"{address}:{PORT}\"\nnames = \"shown\"\nscrape_interval = \"0s\"\napi = true\n\
              token_file = {:?}\nconfig_file = {:?}\n\n[control]\nsocket = {:?}\n\n[marker]\nlibraries = [{:?}]\n\n\
              [postmortem]\nfolder = {:?}\n\n\
-             # The counters of a processor are few, and twenty daemons would share them.\n[page_walks]\nenabled = false\n[probe.on_cpu]\nsamples_per_second = 0\n",
+             # The counters of a processor are few, and twenty daemons would share them.\n[page_walks]\nenabled = false\n[probe.on_cpu]\nsamples_per_second = 0\n{history}",
             at("tokens"),
             self.path("web.yml").display().to_string(),
             at("smtt.sock"),
@@ -214,8 +225,13 @@ impl Workers {
     /// Asks all workers over the network.
     fn ask(&self, arguments: &[&str], deadline: u64) -> Result<(Output, Duration)> {
         let start = Instant::now();
-        let output = Command::new(self.programs.join("smtt-ctl"))
-            .arg("--cluster")
+        let output = self.ctl(arguments, deadline).arg("--json").output()?;
+        Ok((output, start.elapsed()))
+    }
+
+    fn ctl(&self, arguments: &[&str], deadline: u64) -> Command {
+        let mut ctl = Command::new(self.programs.join("smtt-ctl"));
+        ctl.arg("--cluster")
             .arg(self.path("workers"))
             .arg("--cacert")
             .arg(self.path("ca.crt"))
@@ -228,10 +244,8 @@ impl Workers {
                     .first()
                     .filter(|it| **it != "status")
                     .map_or(&[][..], |_| &OURS),
-            )
-            .arg("--json")
-            .output()?;
-        Ok((output, start.elapsed()))
+            );
+        ctl
     }
 
     /// The answer of all workers.
@@ -418,6 +432,7 @@ fn twenty_daemons_in_network_namespaces_are_one_cluster() -> Result<()> {
     secret(&workers.path("token"), &format!("{TOKEN}\n"))?;
 
     missing(&mut workers, &figures.1)?;
+    again(&mut workers, &figures.1, &said)?;
     let executors = std::mem::take(&mut workers.executors);
     for executor in executors {
         executor.end()?;
@@ -429,8 +444,6 @@ fn twenty_daemons_in_network_namespaces_are_one_cluster() -> Result<()> {
 
 /// One daemon is frozen and one has ended: the answer names both, and is that of the others.
 fn missing(workers: &mut Workers, before: &[Value]) -> Result<()> {
-    const FROZEN: usize = 3;
-    const ENDED: usize = 11;
     workers.daemons[FROZEN].signal(libc::SIGSTOP);
     workers.daemons[ENDED].stop();
     let (answer, took) = workers.ask(&["executors"], SHORT_DEADLINE)?;
@@ -469,4 +482,51 @@ fn missing(workers: &mut Workers, before: &[Value]) -> Result<()> {
         sleep(Duration::from_millis(200));
         Ok((rows(&all)?.len() == WORKERS - 1).then_some(()))
     })
+}
+
+/// The daemon that had ended starts again. What it measured before is in the answer of all workers: its rows beside those of
+/// the present run, and in sums.
+fn again(workers: &mut Workers, before: &[Value], said: &[Value]) -> Result<()> {
+    let (_, address) = workers.network.addresses(ENDED);
+    let daemon = workers.start_one(ENDED, &address)?;
+    if let Some(place) = workers.daemons.get_mut(ENDED) {
+        *place = daemon;
+    }
+    workers.ready()?;
+    let of = |all: &Value| -> Result<Vec<Value>> {
+        let of = rows(all)?.iter().filter(|row| row["worker"] == address);
+        Ok(of.cloned().collect())
+    };
+    // This executor describes itself once in its life, so the present run knows none of this application.
+    let (answer, _) = workers.ask(&["executors"], DEADLINE)?;
+    let errors = String::from_utf8_lossy(&answer.stderr);
+    let all: Value = serde_json::from_slice(&answer.stdout)?;
+    let found = of(&all)?;
+    ensure!(found.len() == 1, "{found:#?}: {errors}");
+    let is_before = |row: &&Value| row["earlier"].is_object();
+    let then = found.iter().find(is_before).context("not of before")?;
+    let known = before.iter().find(|row| row["worker"] == address);
+    let known = known.context("no row before")?;
+    for field in ["pid", "page_faults_attributed"] {
+        ensure!(then[field] == known[field], "{field}: {then:#} {known:#}");
+    }
+    let hosts = all["workers"].as_array().context("no workers")?;
+    let with_runs = hosts.iter().filter(|it| it["earlier_runs"].is_array());
+    let with_runs: Vec<&Value> = with_runs.map(|it| &it["host"]).collect();
+    ensure!(with_runs == [&Value::from(address.as_str())], "{hosts:#?}");
+    let text = output(&mut workers.ctl(&["executors"], DEADLINE))?;
+    println!("{text}");
+    for part in ["MEASURED", &format!("not measured on {address}: ")] {
+        ensure!(text.contains(part), "no {part} in {text}");
+    }
+    let sums = workers.json(&["rdds", "--by", "name"])?;
+    let links = rows(&sums)?.iter().find(|row| row["group"] == "links");
+    let links = links.context("no links")?;
+    ensure!(
+        number(links, "page_faults")? == sum(said, "faults")?,
+        "{links:#} of {said:#?}"
+    );
+    let without = of(&workers.json(&["executors", "--this-run"])?)?;
+    ensure!(without.is_empty(), "{without:#?}");
+    Ok(())
 }

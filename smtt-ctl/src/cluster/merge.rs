@@ -21,6 +21,11 @@ pub trait Merge: Sized + Send {
     /// When the rows cannot be sorted as requested.
     fn merge(parts: Vec<Self>, path: &str, question: &ListQuery) -> Result<Self, ClientError>;
 
+    /// Totals of the answer, where it has such.
+    fn summary(&self) -> Option<&Summary> {
+        None
+    }
+
     /// What the worker does not measure although the answer has a place for it.
     fn lack(&self) -> Option<String> {
         None
@@ -48,6 +53,7 @@ pub fn sum(parts: impl Iterator<Item = Summary>) -> Summary {
             (&mut all.executors, part.executors),
             (&mut all.drivers, part.drivers),
             (&mut all.executors_over_cap, part.executors_over_cap),
+            (&mut all.earlier_left_out, part.earlier_left_out),
         ] {
             *sum = sum.saturating_add(figure);
         }
@@ -112,6 +118,10 @@ impl<Row: Serialize + Send> Merge for Listing<Row> {
             rows_total,
             summary: sum(summaries.into_iter()),
         })
+    }
+
+    fn summary(&self) -> Option<&Summary> {
+        Some(&self.summary)
     }
 
     fn lack(&self) -> Option<String> {

@@ -83,13 +83,15 @@ async fn ask(
 }
 
 impl Cluster {
-    /// The bodies of the answers, in the order of the workers. Of a daemon with several names the first one's is there.
+    /// The bodies of the answers, in the order of the workers: of all, or of those with a name in `only`. Of a daemon with
+    /// several names the first one's is there.
     pub(super) async fn bytes(
         &self,
         path_and_query: &str,
+        only: Option<&BTreeSet<String>>,
     ) -> Vec<(String, Result<Vec<u8>, Trouble>)> {
         // Every body is here before the first one is parsed: parsing would use up the time of the others.
-        let mut answers = self.bodies(path_and_query).await;
+        let mut answers = self.bodies(path_and_query, only).await;
         let twins = self.twins(path_and_query, &answers).await;
         for at in twins {
             if let Some(answer) = answers.get_mut(at) {
@@ -142,8 +144,12 @@ impl Cluster {
         read.map_err(|reason| ClientError::Refused(format!("worker {name}: {reason}")))
     }
 
-    /// The answers, in the order of the workers.
-    async fn bodies(&self, path_and_query: &str) -> Vec<Option<Result<Body, Trouble>>> {
+    /// The answers, in the order of the workers; nothing of those that are not asked.
+    async fn bodies(
+        &self,
+        path_and_query: &str,
+        only: Option<&BTreeSet<String>>,
+    ) -> Vec<Option<Result<Body, Trouble>>> {
         let places = Arc::new(Semaphore::new(AT_A_TIME));
         let room = Arc::new(Mutex::new(AnswerMemory::new(self.workers.len())));
         let path: Arc<str> = path_and_query.into();
@@ -154,9 +160,10 @@ impl Cluster {
                 .said()
                 .get(&worker.name)
                 .and_then(WorkerStatus::trouble);
+            let is_asked = only.is_none_or(|only| only.contains(&worker.name));
             let is_known = known.is_some();
-            answers.push(known.map(Err));
-            if is_known {
+            answers.push(known.filter(|_| is_asked).map(Err));
+            if is_known || !is_asked {
                 continue;
             }
             let (worker, access) = (worker.clone(), Arc::clone(&self.access));

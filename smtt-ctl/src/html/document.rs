@@ -14,7 +14,7 @@ use super::markup::Markup;
 use super::timeline::Timeline;
 use super::{Facts, OfWorker, findings, jobs, on, rdds, sections, shortened, summary, tasks};
 use crate::cluster::named;
-use crate::users;
+use crate::{earlier, users};
 
 /// Sections by their anchors.
 const SECTIONS: [(&str, &str); 9] = [
@@ -225,6 +225,8 @@ fn head(body: &mut Markup, facts: &Facts, title: &str) {
                 "Watched for",
                 &longest.map(units::duration).unwrap_or_default(),
             );
+            let since = earlier::since(&facts.application.summary);
+            fact(list, "Measured since", &since.unwrap_or_default());
             fact(list, "Made at", &date(facts.history.now_unix_ms));
             let workers = facts.workers.iter();
             let versions = workers.map(|worker| Some(worker.status.version.as_str()));

@@ -7,7 +7,7 @@ mod two_nodes;
 
 use super::*;
 use smtt_model::advise::{Finding, Severity, Subject};
-use smtt_model::rows::{ExecutorId, ExecutorRow, HistoryRow, NodeRow, PageSizeRow};
+use smtt_model::rows::{EarlierRun, ExecutorId, ExecutorRow, HistoryRow, NodeRow, PageSizeRow};
 use smtt_model::state::FaultFigures;
 use smtt_model::state::history::{PagePoint, Point, RddPoint, StagePoint};
 
@@ -209,7 +209,14 @@ fn whatever_is_claimed_the_page_is_well_formed_and_asks_for_nothing() {
 
 #[test]
 fn figures_are_in_their_rows_and_what_was_not_measured_has_none() {
-    let page = document::page(&facts("links", 2));
+    let mut restarted = facts("links", 2);
+    let page = document::page(&restarted);
+    assert!(!page.contains("Measured since"));
+    let summary = &mut restarted.application.summary;
+    summary.earlier_runs.push(EarlierRun::default());
+    summary.measured_since_unix_ms = Some(61_000);
+    let later = document::page(&restarted);
+    assert!(later.contains("Measured since") && later.contains("00:01:01 UTC, after a restart"));
     let document = parsed(&page);
     let table = |id: &str| {
         let found = document

@@ -17,7 +17,7 @@ use crate::cluster::{Cluster, OfApplication, Reports, beside, named};
 use crate::listing::no_match::no_match;
 use crate::output::Form as OutputForm;
 use crate::table::cut;
-use crate::{Exit, Failure, Output, columns, groups, listing, users};
+use crate::{Exit, Failure, Output, columns, earlier, groups, listing, users};
 
 /// Reasons of a text, and characters of what a worker reports.
 const REASONS: usize = 20;
@@ -172,6 +172,7 @@ fn application_text(client: &Client, application: &OfApplication, output: Output
         ));
     }
     text.push_str(&listing::footer(&columns::EXECUTORS, &application.summary));
+    text.push_str(&earlier::line(&application.summary));
     text.push_str(&classes(executors));
     text.push_str(&rdds_text(&application.rdds, output));
     text.push_str(&section_of(

@@ -353,7 +353,9 @@ impl Written {
     fn is_selected(&self, filter: &Filter) -> bool {
         let id = self.application.id.as_deref().unwrap_or_default();
         let uid = self.application.uid.unwrap_or_default();
-        filter.application(id, self.name.as_deref(), uid)
+        let is_it = |key: &ApplicationKey| *key == self.application;
+        filter.application.as_ref().is_none_or(is_it)
+            && filter.application(id, self.name.as_deref(), uid)
     }
 }
 

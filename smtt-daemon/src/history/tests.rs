@@ -519,6 +519,15 @@ fn the_next_run_lists_what_the_one_before_knew() {
     assert_eq!(summary(&rdd), (1, Some(2_000)));
     let nobody = filter(&|it| it.user = Some(7));
     assert_eq!(summary(&nobody), (0, None));
+    for (id, runs) in [("app-1", 1), ("app-3", 0)] {
+        let exactly = smtt_model::rows::ApplicationKey {
+            id: Some(id.to_owned()),
+            uid: Some(1000),
+            ..Default::default()
+        };
+        let one = filter(&|it| it.application = Some(exactly.clone()));
+        assert_eq!(summary(&one).0, runs, "{id}");
+    }
 }
 
 #[test]

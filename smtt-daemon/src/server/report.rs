@@ -61,7 +61,12 @@ pub fn report(shared: &Shared, filter: &Filter) -> Report {
                 |state, filter| state.list_tasks(filter).rows,
                 |row| Some(row.faults.page_faults),
             );
-            let summary = shared.state().list_executors(&filter).summary;
+            let state = shared.state();
+            let mut summary = state.list_executors(&filter).summary;
+            if let Some(earlier) = shared.earlier() {
+                earlier.add_to(&mut summary, &state, &filter);
+            }
+            drop(state);
             ApplicationReport {
                 application_name: executors
                     .iter()
