@@ -70,7 +70,7 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Rows of a query to Perfetto's trace processor.
+    /// Rows of a query to Perfetto's trace processor. One text, because the browser's driver copies values one by one.
     fn perfetto(&self, query: &str) -> Result<Value> {
         let query = serde_json::to_string(query)?;
         let script = format!(
@@ -78,9 +78,19 @@ impl Both<'_> {
                 const rows = [], found = await app.trace.engine.query({query}), names = found.columns();
                 for (const row = found.iter({{}}); row.valid(); row.next())
                     rows.push(names.map((name) => {{ const it = row.get(name); return typeof it === 'bigint' ? Number(it) : it; }}));
-                return rows; }})()"
+                return JSON.stringify(rows); }})()"
         );
-        self.site.browser.run(&script)
+        let text: String = from_value(self.site.browser.run(&script)?)?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Begin of the trace in milliseconds since 1970: that of the first stage or task.
+    fn start(&self) -> Result<i64> {
+        let [[first]]: [[i64; 1]; 1] =
+            from_value(self.sqlite("select min(coalesce(submission_time, 9e15)) from jobs")?)?;
+        let [[launch]]: [[i64; 1]; 1] =
+            from_value(self.sqlite("select min(launch_time) from tasks")?)?;
+        Ok(first.min(launch))
     }
 
     /// Rows of a query to the database.
@@ -119,11 +129,7 @@ impl Both<'_> {
         let of_trace: Vec<(i64, i64, i64)> = from_value(self.perfetto(
             "select extract_arg(arg_set_id, 'args.task') as task, ts, dur from slice where category = 'task' order by task",
         )?)?;
-        let [[first]]: [[i64; 1]; 1] =
-            from_value(self.sqlite("select min(coalesce(submission_time, 9e15)) from jobs")?)?;
-        let [[launch]]: [[i64; 1]; 1] =
-            from_value(self.sqlite("select min(launch_time) from tasks")?)?;
-        let start = first.min(launch);
+        let start = self.start()?;
         let of_database: Vec<(i64, i64, i64)> = from_value(self.sqlite(&format!(
             "select task_id, (launch_time - {start}) * {MS}, duration_ms * {MS} from tasks order by task_id"
         ))?)?;
@@ -173,11 +179,35 @@ impl Both<'_> {
             let slices = format!("slice where category = '{category}'");
             let rows = self.same(table, &of("count(*)", &slices), &of("count(*)", table))?;
             ensure!(rows >= 3, "{rows} {table}");
-            self.same(
-                &format!("nanoseconds of {table}"),
-                &of("sum(extract_arg(arg_set_id, 'args.duration_ns'))", &slices),
-                &of("sum(duration_ns)", table),
-            )?;
+            // Begins and lengths within the task, which is shorter than what the worker tells of it.
+            let ids = format!("select distinct task_id from {table}");
+            let [[task]]: [[i64; 1]; 1] = from_value(self.sqlite(&ids)?)?;
+            let length = format!("select duration_ms * {MS} from tasks where task_id = {task}");
+            let [[length]]: [[i64; 1]; 1] = from_value(self.sqlite(&length)?)?;
+            let begin = format!(
+                "select ts from slice where category = 'task' and extract_arg(arg_set_id, 'args.task') = {task}"
+            );
+            let mut drawn: Vec<(i64, i64)> =
+                from_value(self.perfetto(&of(&format!("ts - ({begin}), dur"), &slices))?)?;
+            let known: Vec<(i64, i64)> =
+                from_value(self.sqlite(&of("begin_ns, duration_ns", table))?)?;
+            let clip = |(begin, duration): &(i64, i64)| {
+                let [begin, end] = [*begin, begin + duration].map(|time| time.min(length));
+                (begin, end - begin)
+            };
+            let mut known: Vec<(i64, i64)> = known.iter().map(clip).collect();
+            drawn.sort_unstable();
+            known.sort_unstable();
+            println!("{table}: {drawn:?} by Perfetto, {known:?} in the database");
+            // A trace has microseconds.
+            let is_near = |one: i64, two: i64| one.abs_diff(two) <= 1000;
+            let is_same = |(one, two): (&(i64, i64), &(i64, i64))| {
+                is_near(one.0, two.0) && is_near(one.1, two.1)
+            };
+            ensure!(
+                drawn.iter().zip(&known).all(is_same),
+                "{drawn:?} by Perfetto, {known:?} in the database"
+            );
         }
         let tracks: Vec<(String, i64)> = from_value(self.perfetto(
             "select thread.name, sum(dur) from slice join thread_track on slice.track_id = thread_track.id join thread using (utid)
@@ -238,11 +268,7 @@ impl Both<'_> {
         ensure!(names.contains("memory of Spark storage heap"), "{names:?}");
         let tasks: Vec<(String, i64, i64)> =
             from_value(self.sqlite("select executor_id, launch_time, duration_ms from tasks")?)?;
-        let start = tasks
-            .iter()
-            .map(|(_, launch, _)| *launch)
-            .min()
-            .context("no task")?;
+        let start = self.start()?;
         let mut changes: BTreeMap<&str, BTreeMap<i64, i64>> = BTreeMap::new();
         for (executor, launch, duration) in &tasks {
             let own = changes.entry(executor).or_default();
@@ -260,11 +286,8 @@ impl Both<'_> {
                 sum += change;
                 expected.push((time, sum));
             }
-            let offset = counted.first().context("no count")?.0 - expected[0].0 * MS;
-            ensure!(offset.rem_euclid(MS) == 0, "{process}: {offset}");
-            let found = counted
-                .iter()
-                .map(|(time, value)| ((time - offset) / MS, *value as i64));
+            let expected = expected.into_iter().map(|(time, sum)| (time * MS, sum));
+            let found = counted.iter().map(|(time, value)| (*time, *value as i64));
             ensure!(
                 found.eq(expected),
                 "{process}: the counts of running tasks differ"
