@@ -31,6 +31,7 @@ use self::transport::{Access, Trouble};
 use super::args::{Args, ClusterArgs, Command};
 use super::client::{ClientError, with_query};
 use super::columns::{ListingKind, descends};
+use super::listing::Rows;
 use super::table::{Column, Form, column};
 use super::{Exit, Failure, earlier, say};
 
@@ -139,21 +140,7 @@ impl Cluster {
                 // It was counted under another name, which has failed since.
                 Ok(_) if self.has_failed(&name) => troubles.extend(self.trouble(&name)),
                 Ok(part) => {
-                    let lack = part.lack();
-                    self.note(
-                        &name,
-                        lack.map_or(WorkerStatus::Answered, WorkerStatus::Lacks),
-                    );
-                    if let Some(summary) = part.summary()
-                        && !summary.earlier_runs.is_empty()
-                    {
-                        let ended = Summary {
-                            earlier_runs: summary.earlier_runs.clone(),
-                            measured_since_unix_ms: summary.measured_since_unix_ms,
-                            ..Summary::default()
-                        };
-                        self.ended().insert(name.clone(), ended);
-                    }
+                    self.answered_with(&name, part.lack(), part.summary());
                     parts.push((name, part));
                 }
                 Err(trouble) => {
@@ -188,18 +175,18 @@ impl Cluster {
     ///
     /// # Errors
     /// When the rows cannot be sorted as requested.
-    pub(super) async fn earlier<Answer: DeserializeOwned + Merge>(
+    pub(super) async fn earlier(
         &self,
         path: &str,
         question: &ListQuery,
-    ) -> Result<Option<Answer>, ClientError> {
+    ) -> Result<Option<Rows>, ClientError> {
         let only: BTreeSet<String> = self.ended().keys().cloned().collect();
         if only.is_empty() {
             return Ok(None);
         }
         let (question, asked) = of_each(path, question);
         let asked = with_query(&earlier::of(path), &asked)?;
-        let (parts, without) = self.some(&asked, Some(&only)).await;
+        let (parts, without) = self.optional(&asked, Some(&only)).await;
         if !without.is_empty() {
             say(&format!(
                 "the rows from before the restart of the daemons of {} cannot be read",
@@ -207,7 +194,7 @@ impl Cluster {
             ));
         }
         let parts = parts.into_iter().map(|(_, part)| part).collect();
-        Answer::merge(parts, path, &question).map(Some)
+        Rows::merge(parts, path, &question).map(Some)
     }
 
     /// Runs of workers' daemons that have ended, with the start of the present one, in the order of the workers.
@@ -249,6 +236,25 @@ impl Cluster {
 
     fn ended(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Summary>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what an answer says of its worker. Compiled once for all types of answers.
+    #[inline(never)]
+    fn answered_with(&self, name: &str, lack: Option<String>, summary: Option<&Summary>) {
+        self.note(
+            name,
+            lack.map_or(WorkerStatus::Answered, WorkerStatus::Lacks),
+        );
+        if let Some(summary) = summary
+            && !summary.earlier_runs.is_empty()
+        {
+            let ended = Summary {
+                earlier_runs: summary.earlier_runs.clone(),
+                measured_since_unix_ms: summary.measured_since_unix_ms,
+                ..Summary::default()
+            };
+            self.ended().insert(name.to_owned(), ended);
+        }
     }
 
     /// Keeps what is known of a worker; a failure stays. With a worker fail those that were counted under its name: their
@@ -305,17 +311,9 @@ impl Cluster {
         self.workers.iter().map(row).collect()
     }
 
-    /// Answers from the workers that give one to a question that a page can do without, and the names of the others.
-    /// These stay workers that answered.
+    /// Answers from the workers that give one to a question that a page can do without, and the names of the others: of
+    /// all workers, or of those with a name in `only`. These stay workers that answered.
     pub(super) async fn optional<Answer: DeserializeOwned + Merge>(
-        &self,
-        path_and_query: &str,
-    ) -> (Vec<(String, Answer)>, Vec<String>) {
-        self.some(path_and_query, None).await
-    }
-
-    /// As [`Cluster::optional`], of the workers with a name in `only`.
-    async fn some<Answer: DeserializeOwned + Merge>(
         &self,
         path_and_query: &str,
         only: Option<&BTreeSet<String>>,

@@ -71,7 +71,7 @@ where
         return Ok(now);
     }
     let before = match client.cluster() {
-        Some(cluster) => cluster.earlier(path, question).await,
+        Some(cluster) => cluster.earlier(path, question).await.map(typed),
         None => client.ask_one(&of(path), question).await.map(Some),
     };
     let before: Listing<Row> = match before {
@@ -89,6 +89,28 @@ where
     now.rows.extend(before.rows);
     now.rows_total += before.rows_total;
     Ok(now)
+}
+
+/// Rows of a cluster by their types, by way of text, for which each type has a reader. One worker's wrong rows leave those of
+/// others.
+fn typed<Row: DeserializeOwned>(all: Option<Rows>) -> Option<Listing<Row>> {
+    let all = all?;
+    let read = |row: &Map<String, Value>| {
+        let text = serde_json::to_vec(row).ok()?;
+        serde_json::from_slice(&text).ok()
+    };
+    let rows: Vec<Row> = all.rows.iter().filter_map(read).collect();
+    match all.rows.len() - rows.len() {
+        0 => {}
+        wrong => say(&format!(
+            "{wrong} rows from before restarts of workers' daemons cannot be read"
+        )),
+    }
+    Some(Listing {
+        rows,
+        rows_total: all.rows_total,
+        summary: all.summary,
+    })
 }
 
 /// The path of a listing's rows of earlier runs.

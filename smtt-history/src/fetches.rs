@@ -8,7 +8,7 @@ use smtt_store::history::read::Reader;
 use smtt_store::history::workers::FETCHES;
 use smtt_store::read::ParquetError;
 
-use crate::functions::Spans;
+use crate::functions::{ALL_SPANS, Spans};
 use crate::workers::{Files, Trouble, opened};
 
 /// Most requests of an application that are read for a trace or an export.
@@ -85,10 +85,15 @@ impl Files {
     #[must_use]
     pub fn of_tasks(&self) -> (OfWorkers, Vec<String>) {
         let mut left_out = Vec::new();
-        let spans = self.all_spans().unwrap_or_else(|trouble| {
+        let (spans, cut) = self.all_spans().unwrap_or_else(|trouble| {
             left_out.push(format!("the functions of tasks are left out: {trouble}"));
-            Spans::new()
+            (Spans::new(), 0)
         });
+        if cut > 0 {
+            left_out.push(format!(
+                "{cut} functions of tasks are left out: there are more than {ALL_SPANS}"
+            ));
+        }
         let fetches = self.all_fetches().unwrap_or_else(|trouble| {
             left_out.push(format!(
                 "the requests of tasks for shuffle blocks are left out: {trouble}"

@@ -168,24 +168,29 @@ impl Files {
         }))
     }
 
-    /// Spans of all tasks, by task; of a task that several daemons name, those of the newest one.
+    /// Spans of all tasks, by task, and the number of those beyond [`ALL_SPANS`]; of a task that several daemons name, those
+    /// of the newest one.
     ///
     /// # Errors
     /// When a file cannot be read, or the texts of all have [`ALL_BYTES`].
-    pub fn all_spans(&self) -> Result<Spans, Trouble> {
-        self.all_spans_up_to(ALL_BYTES)
+    pub fn all_spans(&self) -> Result<(Spans, u64), Trouble> {
+        self.all_spans_up_to(ALL_SPANS, ALL_BYTES)
     }
 
-    fn all_spans_up_to(&self, bytes: usize) -> Result<Spans, Trouble> {
-        let mut left_bytes = bytes;
+    fn all_spans_up_to(
+        &self,
+        mut left: usize,
+        mut left_bytes: usize,
+    ) -> Result<(Spans, u64), Trouble> {
+        let mut cut = 0;
         let mut newest: BTreeMap<i64, (u64, Vec<Span>)> = BTreeMap::new();
-        let mut left = ALL_SPANS;
         for file in self.of_table(FUNCTIONS.name) {
             let Some(reader) = opened(file)? else {
                 continue;
             };
             let run = file.name.run;
             let rows = 0..reader.rows().min(left as u64);
+            cut += reader.rows() - rows.end;
             for span in spans(&reader, std::slice::from_ref(&rows), &mut left_bytes)? {
                 left -= 1;
                 let (of_run, all) = newest.entry(span.task).or_default();
@@ -197,10 +202,8 @@ impl Files {
                 }
             }
         }
-        Ok(newest
-            .into_iter()
-            .map(|(task, (_, all))| (task, all))
-            .collect())
+        let all = newest.into_iter().map(|(task, (_, all))| (task, all));
+        Ok((all.collect(), cut))
     }
 }
 
@@ -244,10 +247,12 @@ mod tests {
             done.expect("writes");
         }
         let files = Files::of(folder.path(), ("app-1", None), None, None).expect("lists");
-        let all = files.all_spans_up_to(4 * 508).expect("fits");
-        assert_eq!(all.len(), 4);
+        for (most, kept) in [(100, 4), (4, 4), (3, 3), (0, 0)] {
+            let (all, cut) = files.all_spans_up_to(most, 4 * 508).expect("fits");
+            assert_eq!((all.len(), cut), (kept, 4 - kept as u64));
+        }
         for bytes in [0, 508, 4 * 508 - 1] {
-            let refused = files.all_spans_up_to(bytes);
+            let refused = files.all_spans_up_to(100, bytes);
             assert!(matches!(refused, Err(Trouble::Unreadable(_))), "{bytes}");
         }
     }

@@ -23,6 +23,7 @@ impl Markup {
     }
 
     /// Untrusted text: isolated, so that its writing direction does not affect the text around it.
+    #[inline(never)]
     pub fn claimed(&mut self, text: &str) -> &mut Self {
         self.element("bdi", &[], |inside| {
             inside.text(text);
@@ -36,6 +37,16 @@ impl Markup {
         attributes: Attributes<'_>,
         contents: impl FnOnce(&mut Self),
     ) -> &mut Self {
+        if self.open(name, attributes) {
+            contents(self);
+            self.close(name);
+        }
+        self
+    }
+
+    /// The begin of an element; false where it has no contents and no end. Compiled once for all contents.
+    #[inline(never)]
+    fn open(&mut self, name: &str, attributes: Attributes<'_>) -> bool {
         self.0.push('<');
         self.0.push_str(name);
         for (attribute, value) in attributes {
@@ -44,17 +55,18 @@ impl Markup {
             escape(&mut self.0, value);
             self.0.push('"');
         }
-        if VOID.contains(&name) {
-            self.0.push_str("/>");
-            return self;
-        }
-        self.0.push('>');
-        contents(self);
+        let is_void = VOID.contains(&name);
+        self.0.push_str(if is_void { "/>" } else { ">" });
+        !is_void
+    }
+
+    #[inline(never)]
+    fn close(&mut self, name: &str) {
         let _ = write!(self.0, "</{name}>");
-        self
     }
 
     /// An element with text alone.
+    #[inline(never)]
     pub fn line(&mut self, name: &str, attributes: Attributes<'_>, text: &str) -> &mut Self {
         self.element(name, attributes, |inside| {
             inside.text(text);
