@@ -1,5 +1,6 @@
 //! Builds the marker: the agent's jar with `javac` and `jar`, the native library with cargo, and checks of both.
 
+pub mod collector;
 pub mod unit;
 
 use std::collections::BTreeMap;

@@ -526,7 +526,7 @@ pub const MARKER_FACTS: &[Schema] = &[
         kind: Kind::COLLECTOR_PAUSED,
         entry: "collectorPaused",
         // number: of the pause, from 0 on. age_ns: time from its end to this report. duration_ns: -1 where this is no pause:
-        // then every pause from that number on, and that time on, is reported.
+        // then those before that number, and that time, are reported as far as they will be, and each one from there on will be.
         words: &["number", "age_ns", "duration_ns"],
         ranges: false,
         strings: &[],

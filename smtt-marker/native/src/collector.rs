@@ -58,8 +58,14 @@ const KEPT: usize = 64;
 static PAUSES: [[AtomicU64; 2]; KEPT] = [const { [const { AtomicU64::new(0) }; 2] }; KEPT];
 /// Pauses that have ended.
 static PAUSED: AtomicU32 = AtomicU32::new(0);
-/// Begins without an end: a collection for metadata has one within another (JDK 17). The outermost two are a pause.
-static DEPTH: AtomicU32 = AtomicU32::new(0);
+/// A pause went without its times: the next number is nobody's.
+static MISSED: AtomicU32 = AtomicU32::new(0);
+/// Begins without an end: a collection for metadata has one within another (JDK 17). The outermost two are a pause. Above
+/// [`DEPTH_BITS`] the number of events, so that a value is never seen twice.
+static DEPTH: AtomicU64 = AtomicU64::new(0);
+const DEPTH_BITS: u64 = 16;
+/// [`DEPTH`] as the last question for pauses found it.
+static DEPTH_SEEN: AtomicU64 = AtomicU64::new(0);
 /// Begin of the pause that runs.
 static BEGAN: AtomicU64 = AtomicU64::new(0);
 
@@ -133,7 +139,8 @@ pub extern "system" fn Java_io_smtt_marker_Native_objectSize(
     if error == 0 { bytes } else { 0 }
 }
 
-/// Switches both events on; 0, or the JVM's error.
+/// Switches both events on; 0, or the JVM's error. A collection may come between both, so the end is first: one without a
+/// begin is ignored, a begin without an end would stay open.
 ///
 /// # Safety
 /// `tools` is an environment of the tool interface.
@@ -151,7 +158,7 @@ unsafe fn enable(tools: Env) -> i32 {
             error = set(tools, &raw const callbacks, size_of::<Callbacks>() as i32);
         }
         let mode: SetEventMode = function(tools, SET_EVENT_NOTIFICATION_MODE);
-        for event in [COLLECTION_START, COLLECTION_FINISH] {
+        for event in [COLLECTION_FINISH, COLLECTION_START] {
             if error == 0 {
                 error = mode(tools, ENABLE, event as i32, ptr::null());
             }
@@ -168,7 +175,7 @@ unsafe extern "system" fn begun(_tools: Env) {
     }
     // SAFETY: the header stays mapped for the JVM's life; the word is aligned and only this event writes it.
     unsafe { count(&raw mut (*header).collections_begun) };
-    if DEPTH.fetch_add(1, Ordering::Relaxed) == 0 {
+    if depth_of(DEPTH.fetch_add(EVENT + 1, Ordering::SeqCst)) == 0 {
         BEGAN.store(monotonic_ns(), Ordering::Relaxed);
     }
 }
@@ -182,13 +189,23 @@ unsafe extern "system" fn ended(_tools: Env) {
     }
     let when = monotonic_ns();
     // Only one thread at a time runs these events. Of a pause that began before they were switched on nothing is kept.
-    let depth = DEPTH.load(Ordering::Relaxed);
-    DEPTH.store(depth.saturating_sub(1), Ordering::Relaxed);
-    if depth == 1 {
-        let place = PAUSED.load(Ordering::Relaxed) as usize % KEPT;
-        PAUSES[place][0].store(BEGAN.load(Ordering::Relaxed), Ordering::Relaxed);
-        PAUSES[place][1].store(when, Ordering::Relaxed);
-        PAUSED.fetch_add(1, Ordering::SeqCst);
+    let mut before = DEPTH.load(Ordering::SeqCst);
+    while let Err(now) = DEPTH.compare_exchange(
+        before,
+        before.wrapping_add(EVENT) - u64::from(depth_of(before) > 0),
+        Ordering::SeqCst,
+        Ordering::SeqCst,
+    ) {
+        before = now;
+    }
+    if depth_of(before) == 1 {
+        let mut number = PAUSED.load(Ordering::Relaxed);
+        if MISSED.swap(0, Ordering::SeqCst) > 0 {
+            keep(number, 0, 0);
+            number = number.wrapping_add(1);
+        }
+        keep(number, BEGAN.load(Ordering::Relaxed), when);
+        PAUSED.store(number.wrapping_add(1), Ordering::SeqCst);
     }
     // SAFETY: as above.
     unsafe {
@@ -212,6 +229,19 @@ unsafe extern "system" fn ended(_tools: Env) {
     }
 }
 
+/// One event in [`DEPTH`].
+const EVENT: u64 = 1 << DEPTH_BITS;
+
+const fn depth_of(depth: u64) -> u64 {
+    depth % EVENT
+}
+
+fn keep(number: u32, begin: u64, end: u64) {
+    let [at_begin, at_end] = &PAUSES[number as usize % KEPT];
+    at_begin.store(begin, Ordering::Relaxed);
+    at_end.store(end, Ordering::Relaxed);
+}
+
 /// `CLOCK_MONOTONIC` in nanoseconds, as `System.nanoTime` has it.
 fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
@@ -224,9 +254,22 @@ fn monotonic_ns() -> u64 {
 }
 
 /// Pauses that have ended.
+///
+/// Only Java code calls this, which stands still from a pause's begin to its end. So a begin that two calls find open,
+/// without an event in between, has lost its end: it is closed, and its number stays without times.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_smtt_marker_Native_pauses(_env: Env, _class: Ref) -> i32 {
-    PAUSED.load(Ordering::SeqCst) as i32
+    let depth = DEPTH.load(Ordering::SeqCst);
+    let seen = DEPTH_SEEN.swap(depth, Ordering::SeqCst);
+    if depth_of(depth) > 0 && depth == seen {
+        let closed = depth.wrapping_add(EVENT) - depth_of(depth);
+        let open = DEPTH.compare_exchange(depth, closed, Ordering::SeqCst, Ordering::SeqCst);
+        if open.is_ok() {
+            MISSED.store(1, Ordering::SeqCst);
+        }
+    }
+    let missed = MISSED.load(Ordering::SeqCst);
+    PAUSED.load(Ordering::SeqCst).wrapping_add(missed) as i32
 }
 
 /// Begin or end of a pause; 0 where another one has its place.

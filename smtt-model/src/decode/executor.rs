@@ -109,7 +109,8 @@ pub struct Paused {
     pub number: u64,
     /// Time from its end to the report.
     pub age_ns: u64,
-    /// Duration; `None` where this is no pause: then every pause from that number and time on is reported.
+    /// Duration; `None` where this is no pause: then those before that number, and that time, are reported as far as they
+    /// will be, and each one from there on will be.
     pub duration_ns: Option<u64>,
 }
 

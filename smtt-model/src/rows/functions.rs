@@ -67,7 +67,8 @@ pub struct FunctionsRow {
     /// All its requests, also those that are not listed. Absent where none was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched: Option<FetchedRow>,
-    /// Pauses of the executor's collector while the task ran. Absent where not all of them are known.
+    /// Pauses of the executor's collector while the task ran; of a running task up to the last report, a second ago. Absent
+    /// where not all of them are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedRow>,
     /// Spans that are not listed: a task keeps the longest 64.
@@ -366,7 +367,8 @@ impl State {
             own_ns: it.duration_ns,
             ..FunctionRow::default()
         };
-        let pauses = tasks.pauses().within(begin_ns, end_ns);
+        let runs = task.end_ns.is_none();
+        let pauses = tasks.pauses().within(begin_ns, end_ns, runs);
         let pause = |(begin, end): &(u64, u64)| FunctionRow {
             thread: COLLECTIONS.to_owned(),
             activity: PAUSE.to_owned(),

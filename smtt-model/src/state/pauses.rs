@@ -1,11 +1,13 @@
 //! Pauses of an executor's collector: when the JVM stood still. Its tasks share them.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::Outcome;
 use super::bytes::Caps;
 use super::task::Tasks;
 use crate::decode::Paused;
+use crate::sort::small::sort_by_key;
 
 /// Pauses that an executor keeps, the last ones.
 pub const PAUSES_PER_EXECUTOR: usize = 4_096;
@@ -29,6 +31,8 @@ pub struct Pauses {
     next: u64,
     /// From then on every pause is kept; `None` where the executor reports none.
     since_ns: Option<u64>,
+    /// Up to then every pause has been reported.
+    until_ns: u64,
 }
 
 /// Pauses within a time.
@@ -47,11 +51,7 @@ impl Pauses {
     fn report(&mut self, paused: &Paused, now_ns: u64, caps: &Caps) -> Outcome {
         let end_ns = now_ns.saturating_sub(paused.age_ns);
         let Some(duration_ns) = paused.duration_ns else {
-            // All that follows is reported; what was before is known where none was missed.
-            if self.since_ns.is_none() || paused.number > self.next {
-                self.since_ns = Some(end_ns);
-                self.next = paused.number;
-            }
+            self.mark(paused.number, end_ns);
             return Outcome::Applied;
         };
         if self.since_ns.is_some() && paused.number < self.next {
@@ -77,11 +77,28 @@ impl Pauses {
         // An executor's clock may say anything; pauses do not overlap.
         let last = self.kept.back().map_or(0, |last| last.end_ns);
         let begin_ns = begin_ns.max(last);
-        self.kept.push_back(Pause {
-            begin_ns,
-            end_ns: end_ns.max(begin_ns),
-        });
+        let end_ns = end_ns.max(begin_ns);
+        self.kept.push_back(Pause { begin_ns, end_ns });
+        self.until_ns = self.until_ns.max(end_ns);
         Outcome::Applied
+    }
+
+    /// The pauses before a number have been reported up to that time, and each one from there on will be.
+    fn mark(&mut self, number: u64, at_ns: u64) {
+        match self.since_ns {
+            Some(_) if number == self.next => self.until_ns = self.until_ns.max(at_ns),
+            // What the executor keeps is reported again, and reaches no further back than what is known.
+            Some(since_ns) if number < self.next && at_ns >= since_ns => {}
+            since_ns => {
+                // Some are missing before it; or those from there on are reported again.
+                if since_ns.is_none() || number < self.next {
+                    self.kept.clear();
+                }
+                self.next = number;
+                self.since_ns = Some(at_ns);
+                self.until_ns = at_ns;
+            }
+        }
     }
 
     fn forget_oldest(&mut self) {
@@ -90,30 +107,34 @@ impl Pauses {
         }
     }
 
-    /// Pauses within a time; `None` where not all of them are known.
+    /// Pauses within a time, of a task that runs up to the last report; `None` where not all of them are known.
     #[must_use]
-    pub fn within(&self, from_ns: u64, to_ns: u64) -> Option<Within> {
-        if self.since_ns? > from_ns {
+    pub fn within(&self, from_ns: u64, to_ns: u64, runs: bool) -> Option<Within> {
+        let to_ns = to_ns.max(from_ns);
+        let known_ns = if runs { from_ns } else { to_ns };
+        if self.since_ns? > from_ns || self.until_ns < known_ns {
             return None;
         }
-        let to_ns = to_ns.max(from_ns);
+        let to_ns = to_ns.min(self.until_ns);
         let first = self.kept.partition_point(|pause| pause.end_ns <= from_ns);
-        let all = self.kept.range(first..);
-        let all = all.take_while(|pause| pause.begin_ns < to_ns);
+        let end = self.kept.partition_point(|pause| pause.begin_ns < to_ns);
         let mut within = Within::default();
-        for pause in all {
+        // The shortest first.
+        let mut longest = BinaryHeap::with_capacity(PAUSES_PER_TASK + 1);
+        for pause in self.kept.range(first..end.max(first)) {
             let (begin, end) = (pause.begin_ns.max(from_ns), pause.end_ns.min(to_ns));
+            let length = end.saturating_sub(begin);
             within.pauses += 1;
-            within.paused_ns += end.saturating_sub(begin);
-            within.longest.push((begin, end));
-            if within.longest.len() > PAUSES_PER_TASK {
-                let length = |(_, (begin, end)): &(usize, &(u64, u64))| end - begin;
-                let all = within.longest.iter().enumerate();
-                if let Some((shortest, _)) = all.min_by_key(length) {
-                    within.longest.remove(shortest);
-                }
+            within.paused_ns += length;
+            longest.push(Reverse((length, begin)));
+            if longest.len() > PAUSES_PER_TASK {
+                longest.pop();
             }
         }
+        let longest = longest.into_iter();
+        let longest = longest.map(|Reverse((length, begin))| (begin, begin + length));
+        within.longest = longest.collect();
+        sort_by_key(&mut within.longest, |pause| *pause);
         Some(within)
     }
 

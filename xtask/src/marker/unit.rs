@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use smtt_common::event::marker::LIBRARY_NAME;
+
 use super::{JAR_NAME, run, sources, tool};
 use crate::features::SKIPPED_LINE;
 use crate::paths::Jdk;
@@ -59,6 +61,8 @@ const ATTACHED_JVMS: [(&str, &str, bool); 4] = [
 /// When a part does not build, a test fails, or a JVM warns about the marker.
 pub fn test(root: &Path, jars: &Path, out_dir: &Path) -> Result<()> {
     super::build(root, jars, out_dir)?;
+    super::collector::test(&out_dir.join(LIBRARY_NAME))?;
+    println!("\ntest collections_are_followed ... ok\n{ONE_PASSED}");
     let sources = sources(&root.join("smtt-marker/tests/java"))?;
     let tests: Vec<&str> = sources
         .iter()

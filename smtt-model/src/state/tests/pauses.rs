@@ -15,7 +15,7 @@ fn pause(number: u64, age_ns: u64, duration_ns: u64) -> Fact {
     })
 }
 
-/// From this number and `age_ns` ago on each pause is reported.
+/// The pauses before this number, and those until `age_ns` ago, are reported; from there on each one will be.
 fn since(number: u64, age_ns: u64) -> Fact {
     Fact::Paused(Paused {
         number,
@@ -75,6 +75,7 @@ fn a_task_has_the_pauses_that_overlap_it_as_far_as_they_do() {
         (20 * S + 200 * MS, pause(4, 0, 10 * MS)),
         // Reported again.
         (20 * S + 300 * MS, pause(2, 0, 90 * MS)),
+        (21 * S, since(5, 0)),
     ]);
     let functions = functions(&state);
     assert_eq!(lane(&functions), [(0, 50), (1960, 40), (9800, 200)]);
@@ -94,33 +95,105 @@ fn none_is_known_where_some_may_be_missing() {
     let paused = |reports: &[(u64, Fact)]| functions(&with(reports)).paused;
     assert_eq!(paused(&[]), None, "an older marker");
     let none = PausedRow::default();
-    assert_eq!(paused(&[(9 * S, since(0, 0))]), Some(none));
+    assert_eq!(
+        paused(&[(9 * S, since(0, 0)), (21 * S, since(0, 0))]),
+        Some(none)
+    );
     // The marker came after the task's begin.
-    assert_eq!(paused(&[(11 * S, since(0, 0))]), None);
+    assert_eq!(
+        paused(&[(11 * S, since(0, 0)), (21 * S, since(0, 0))]),
+        None
+    );
     // Pause 1 is lost, until the marker reports it again.
     let lost = [
         (9 * S, since(0, 0)),
         (11 * S, pause(0, 0, MS)),
         (12 * S, pause(2, 0, MS)),
+        (21 * S, since(3, 0)),
     ];
     assert_eq!(paused(&lost), None);
-    let first_lost = [(9 * S, since(0, 0)), (11 * S, pause(1, 0, MS))];
+    let again = [
+        (22 * S, since(0, 13 * S)),
+        (22 * S, pause(0, 11 * S, MS)),
+        (22 * S, pause(1, 10 * S + MS, MS)),
+        (22 * S, pause(2, 10 * S, MS)),
+        (22 * S, since(3, 0)),
+    ];
+    let pauses = |reports: &[(u64, Fact)]| paused(reports).map(|it| it.pauses);
+    assert_eq!(pauses(&[&lost[..], &again].concat()), Some(3));
+    let first_lost = [
+        (9 * S, since(0, 0)),
+        (11 * S, pause(1, 0, MS)),
+        (21 * S, since(2, 0)),
+    ];
     assert_eq!(paused(&first_lost), None);
-    // A daemon that came later, to which the marker reports what it keeps.
+    // Of the last pauses nothing was lost, of one more only the mark knows.
+    let last_lost = [
+        (9 * S, since(0, 0)),
+        (11 * S, pause(0, 0, MS)),
+        (21 * S, since(2, 0)),
+    ];
+    assert_eq!(paused(&last_lost), None);
+    // A daemon that came later, to which the marker reports what it keeps; a new pause may come before.
     let again = [
         (13 * S, since(0, 5 * S)),
         (13 * S, pause(0, 2 * S, MS)),
         (13 * S, pause(1, S, MS)),
+        (21 * S, since(2, 0)),
     ];
-    assert_eq!(paused(&again).map(|it| it.pauses), Some(2));
+    assert_eq!(pauses(&again), Some(2));
+    let before = [(12 * S, pause(1, 0, MS))];
+    assert_eq!(pauses(&[&before[..], &again].concat()), Some(2));
     // A report in the middle takes nothing back where no pause is missing.
     let told_again = [
         (9 * S, since(0, 0)),
         (11 * S, pause(0, 0, MS)),
         (12 * S, since(1, 0)),
         (12 * S, pause(1, 0, MS)),
+        (13 * S, since(1, S)),
+        (21 * S, since(2, 0)),
     ];
-    assert_eq!(paused(&told_again).map(|it| it.pauses), Some(2));
+    assert_eq!(pauses(&told_again), Some(2));
+}
+
+#[test]
+fn only_what_is_reported_is_known() {
+    let early = [(9 * S, since(0, 0)), (19 * S, since(0, 0))];
+    let mut state = with(&early);
+    assert_eq!(
+        functions(&state).paused,
+        None,
+        "the end came after the mark"
+    );
+    // A late report of a pause that ended after the task, or a mark, makes it known.
+    tell(&mut state, 1, 22 * S, pause(0, S, MS));
+    assert_eq!(functions(&state).paused, Some(PausedRow::default()));
+    let mut state = with(&early);
+    tell(&mut state, 1, 22 * S, since(0, 2 * S - 1));
+    assert_eq!(functions(&state).paused, Some(PausedRow::default()));
+    // A task that runs has those up to the mark.
+    let mut state = with(&[(9 * S, since(0, 0))]);
+    tell(&mut state, 1, 21 * S, started(2, 1));
+    tell(&mut state, 1, 23 * S, pause(0, S, 4 * MS));
+    tell(&mut state, 1, 24 * S, since(1, 0));
+    tell(&mut state, 1, 25 * S, pause(2, 0, MS));
+    let two = Filter {
+        task: Some(2),
+        ..Filter::default()
+    };
+    let row = |state: &State| state.list_tasks(&two).rows.remove(0);
+    let paused = |state: &State| row(state).functions.expect("has functions").paused;
+    assert_eq!(paused(&state), None, "pause 1 is missing");
+    let mut state = with(&[(9 * S, since(0, 0)), (20 * S, since(0, 0))]);
+    tell(&mut state, 1, 21 * S, started(2, 1));
+    assert_eq!(paused(&state), None, "nothing is reported since its begin");
+    tell(&mut state, 1, 23 * S, pause(0, S, 4 * MS));
+    let one = PausedRow {
+        pauses: 1,
+        paused_ns: 4 * MS,
+        left_out: 0,
+    };
+    assert_eq!(paused(&state), Some(one));
 }
 
 #[test]
@@ -136,6 +209,7 @@ fn an_executor_keeps_the_last_pauses_and_a_task_lists_the_longest() {
         }
     };
     reports.extend((0..number).map(|at| (10 * S + (at + 1) * MS, pause(at, 0, long(at)))));
+    reports.push((21 * S, since(number, 0)));
     let functions = functions(&with(&reports));
     let all = functions.paused.expect("all are known");
     assert_eq!(all.pauses, number);
@@ -143,8 +217,10 @@ fn an_executor_keeps_the_last_pauses_and_a_task_lists_the_longest() {
     let spans = functions.spans.iter();
     let longer = spans.filter(|span| span.duration_ns == 500_000).count() as u64;
     assert_eq!(longer, number.div_ceil(100));
+    let begins: Vec<u64> = functions.spans.iter().map(|span| span.begin_ns).collect();
+    assert!(begins.is_sorted(), "{begins:?}");
     // One more, and the first is not known any more.
-    reports.push((15 * S, pause(number, 0, MS)));
+    reports.push((21 * S, pause(number, 0, MS)));
     let state = with(&reports);
     assert_eq!(super::pauses::functions(&state).paused, None);
 }

@@ -42,7 +42,7 @@ final class Addresses {
         String wanted = String.valueOf(Options.get("addresses"));
         try {
             boolean reported = !wanted.equals("polled") && Native.followCollections(SlotFile.address()) == 0;
-            if (reported) {
+            if (reported && Pauses.areComplete(Memory.release())) {
                 Pauses.start();
             }
             if (wanted.equals("off") || !movesInPauses()) {

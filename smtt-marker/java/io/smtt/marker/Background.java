@@ -37,6 +37,10 @@ final class Background implements Runnable {
                 } else {
                     Thread.sleep(POLL_MS);
                 }
+                // Before all that takes its time: the daemon waits a few seconds for them.
+                if (ExecutorIdentity.known()) {
+                    Pauses.tell(ThreadState.current());
+                }
                 resync();
                 if (Addresses.followed()) {
                     Addresses.refresh(ThreadState.current());
@@ -47,7 +51,6 @@ final class Background implements Runnable {
                     Pages.tellMoved(pace);
                 }
                 if (ExecutorIdentity.known()) {
-                    Pauses.tell(ThreadState.current());
                     MemoryPeaks.tick(ThreadState.current());
                     MemoryFigures.tick(ThreadState.current());
                 }

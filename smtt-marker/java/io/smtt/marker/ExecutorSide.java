@@ -85,6 +85,7 @@ public final class ExecutorSide implements ExecutorPlugin {
         try {
             if (Native.loaded() && ExecutorIdentity.known()) {
                 MemoryPeaks.last(ThreadState.current());
+                Pauses.last(ThreadState.current());
             }
             if (descriptions != null) {
                 descriptions.stop();

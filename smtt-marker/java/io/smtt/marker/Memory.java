@@ -26,7 +26,7 @@ final class Memory {
     }
 
     /** The JDK's feature release; 1 for Java 8, which calls itself 1.8. */
-    private static int release() {
+    static int release() {
         return Integer.parseInt(System.getProperty("java.specification.version").split("\\.")[0]);
     }
 

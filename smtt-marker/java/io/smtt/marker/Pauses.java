@@ -2,13 +2,17 @@ package io.smtt.marker;
 
 /**
  * Pauses of the collector: each is reported once, soon after it has ended. The JVM's tool interface tells when one begins
- * and ends ({@code collector.rs}); what a collector does beside the application is no pause.
- *
- * <p>Used by the marker's thread only, but for {@link #start}.
+ * and ends ({@code collector.rs}); what a collector does beside the application is no pause. While tasks run, a mark once a
+ * second says up to when all are reported: without it the daemon could not know that none is missing.
  */
 final class Pauses {
     /** Pauses that the native library surely keeps. */
     private static final int KEPT = 63;
+    /** G1 of earlier releases stops the application for Remark and Cleanup without an event. */
+    private static final int COMPLETE_SINCE = 11;
+    static final long MARK_NS = 1_000_000_000;
+    /** Marks after the last task: its end may be reported just after the first one. */
+    private static final int IDLE_MARKS = 2;
 
     private static volatile boolean followed;
     /** Number of the next pause to report. */
@@ -16,25 +20,49 @@ final class Pauses {
     /** The daemon knows from when on all pauses are reported. */
     private static boolean told;
     private static long sinceNs;
+    /** Time of the last mark, the tasks that had begun by then, and marks since one ran. */
+    static long marked;
+    private static long begun;
+    private static int idle;
 
     private Pauses() {}
 
+    /** Whether the JVM of a feature release reports every pause. */
+    static boolean areComplete(int release) {
+        return release >= COMPLETE_SINCE;
+    }
+
     /** The tool interface reports pauses from now on. */
-    static void start() {
+    static synchronized void start() {
         sinceNs = System.nanoTime();
         followed = true;
     }
 
     /** Reports what the native library keeps at the next {@link #tell}. */
-    static void again() {
+    static synchronized void again() {
         told = false;
     }
 
-    /** Reports the pauses that have ended since the last call. */
-    static void tell(ThreadState teller) {
+    /** Reports what is left, before the executor ends. */
+    static synchronized void last(ThreadState teller) {
+        mark(System.nanoTime());
+        tell(teller);
+    }
+
+    /** A mark is due. */
+    private static void mark(long now) {
+        marked = now - MARK_NS;
+        idle = 0;
+    }
+
+    /** Reports the pauses that have ended since the last call, and that these are all. */
+    static synchronized void tell(ThreadState teller) {
         if (!followed) {
             return;
         }
+        long now = System.nanoTime();
+        long started = Task.started();
+        boolean works = started != begun || !Task.ALIVE.isEmpty();
         int ended;
         try {
             ended = Native.pauses();
@@ -45,6 +73,7 @@ final class Pauses {
         }
         if (!told) {
             told = true;
+            mark(now);
             next = Math.max(0, ended - KEPT);
             long since = next == 0 ? sinceNs : Native.pause(next, false);
             fact(teller, next, since == 0 ? 0 : System.nanoTime() - since, -1);
@@ -58,6 +87,12 @@ final class Pauses {
             if (begin != 0 && end != 0) {
                 fact(teller, next, System.nanoTime() - end, Math.max(1, end - begin));
             }
+        }
+        if (now - marked >= MARK_NS && (works || idle < IDLE_MARKS)) {
+            marked = now;
+            begun = started;
+            idle = works ? 0 : idle + 1;
+            fact(teller, next, System.nanoTime() - now, -1);
         }
     }
 
