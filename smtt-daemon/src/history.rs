@@ -26,7 +26,7 @@ use smtt_store::history::workers::{Bounds, REST, TASKS, Whose, Workers};
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
 
-use known::{Known, Waiting};
+use known::{Known, Waiting, leave_out};
 
 pub use earlier::{Earlier, Rows as EarlierRows};
 
@@ -294,11 +294,8 @@ impl Writer {
                 if !waiting.has_room(share, WAITING_BYTES / 2)
                     && let Some(functions) = &mut row.functions
                 {
-                    // The rest is for tasks: a task with its requests has the bytes of some ten without.
-                    let left_out = std::mem::take(&mut functions.fetches).len() as u64;
-                    if let Some(fetched) = &mut functions.fetched {
-                        fetched.left_out += left_out;
-                    }
+                    // The rest is for tasks: a task with these has the bytes of some ten without.
+                    leave_out(functions);
                 }
                 let before = known.waiting_bytes();
                 known.push(row, boot_unix_ns);

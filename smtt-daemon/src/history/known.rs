@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use smtt_model::rows::{ApplicationKey, ExecutorState, FetchRow, FunctionRow, TaskRow};
+use smtt_model::rows::{
+    ApplicationKey, COLLECTIONS, ExecutorState, FetchRow, FunctionRow, FunctionsRow, TaskRow,
+};
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::{FETCHES, FUNCTIONS, TASKS, can_have_files};
 
@@ -155,6 +157,19 @@ impl Known {
     }
 }
 
+/// Leaves out the requests and the pauses of a task; their sums stay, and say how many are missing.
+pub fn leave_out(functions: &mut FunctionsRow) {
+    let requests = std::mem::take(&mut functions.fetches).len() as u64;
+    if let Some(fetched) = &mut functions.fetched {
+        fetched.left_out += requests;
+    }
+    let spans = functions.spans.len();
+    functions.spans.retain(|span| span.thread != COLLECTIONS);
+    if let Some(paused) = &mut functions.paused {
+        paused.left_out += (spans - functions.spans.len()) as u64;
+    }
+}
+
 fn number(value: Option<u64>) -> Cell<'static> {
     Cell::optional(value.map(|value| i64::try_from(value).unwrap_or(i64::MAX)))
 }
@@ -227,7 +242,36 @@ fn push(batch: &mut Batch, row: &TaskRow) {
 
 #[cfg(test)]
 mod tests {
+    use smtt_model::rows::{FetchedRow, PausedRow};
+
     use super::*;
+
+    #[test]
+    fn what_is_left_out_of_a_task_is_counted() {
+        let span = |thread: &str| FunctionRow {
+            thread: thread.to_owned(),
+            ..FunctionRow::default()
+        };
+        let mut functions = FunctionsRow {
+            spans: vec![span("task"), span(COLLECTIONS), span(COLLECTIONS)],
+            fetches: vec![FetchRow::default()],
+            fetched: Some(FetchedRow {
+                left_out: 4,
+                ..FetchedRow::default()
+            }),
+            paused: Some(PausedRow {
+                pauses: 7,
+                left_out: 5,
+                ..PausedRow::default()
+            }),
+            ..FunctionsRow::default()
+        };
+        leave_out(&mut functions);
+        assert_eq!(functions.spans, [span("task")]);
+        assert_eq!(functions.fetches, []);
+        assert_eq!(functions.fetched.map(|it| it.left_out), Some(5));
+        assert_eq!(functions.paused.map(|it| it.left_out), Some(7));
+    }
 
     #[test]
     fn users_that_wait_leave_others_their_even_part() {

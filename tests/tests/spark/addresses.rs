@@ -16,6 +16,9 @@ use xtask::paths::{DEMO_SPARK, Jdk};
 use xtask::process::wait_for;
 use xtask::spark::QUICK_COMPILER;
 
+/// ZGC's pauses take less than a tenth of it, where the machine has a CPU for them.
+const ZGC_PAUSE_NS: u64 = 5_000_000;
+
 /// All memory is at its reported address; a collection moves a part of it, and the new addresses are reported.
 fn followed(version: &str, jdk: &Jdk, java_options: &[&str]) -> Result<()> {
     let lab = SparkLab::on(version, jdk)?;
@@ -300,6 +303,29 @@ fn refused(java_option: &str) -> Result<()> {
     for name in ["unsafe", "sort", "bypass", "table"] {
         subject.sorts_without_addresses(name)?;
     }
+    let median = median_pause(&subject)?;
+    println!("{java_option}: a pause of {:.3} ms", median as f64 / 1e6);
+    if java_option == "-XX:+UseZGC" {
+        ensure!(median < ZGC_PAUSE_NS, "ZGC works beside the application");
+    }
     subject.finish()?;
     lab.passed()
+}
+
+/// Median of the collector's pauses in the rows of tasks: a task that sorts asks for a collection meanwhile.
+fn median_pause(subject: &Subject) -> Result<u64> {
+    wait_for("tasks have pauses", LIMIT, || {
+        let mut pauses = Vec::new();
+        for row in subject.run.rows(&subject.daemon, &["tasks"])? {
+            let id = number(&row, "task_attempt_id")?.to_string();
+            for row in subject.run.rows(&subject.daemon, &["task", &id])? {
+                let functions = &row["functions"];
+                let spans = functions["spans"].as_array().into_iter().flatten();
+                let own = spans.filter(|span| span["thread"] == "collections");
+                pauses.extend(own.filter_map(|span| span["duration_ns"].as_u64()));
+            }
+        }
+        pauses.sort_unstable();
+        Ok(pauses.get(pauses.len() / 2).copied())
+    })
 }

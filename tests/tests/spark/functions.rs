@@ -300,7 +300,9 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
             .filter_map(|row| row["functions"]["on_cpu"]["samples"].as_u64())
             .sum();
         let is_whole = std::mem::replace(&mut before, samples) == samples && samples > 0;
-        let ended = rows.iter().all(|row| row["used_until"] == "task_end");
+        let ended = rows
+            .iter()
+            .all(|row| row["used_until"] == "task_end" && row["functions"]["paused"].is_object());
         Ok((is_whole && ended && rows.len() == PARTITIONS + 2).then_some(rows))
     })?;
     let measured = measured(&run.finish(&["end"])?)?;
