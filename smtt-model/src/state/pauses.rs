@@ -86,7 +86,10 @@ impl Pauses {
     /// The pauses before a number have been reported up to that time, and each one from there on will be.
     fn mark(&mut self, number: u64, at_ns: u64) {
         match self.since_ns {
-            Some(_) if number == self.next => self.until_ns = self.until_ns.max(at_ns),
+            Some(since_ns) if number == self.next => {
+                self.since_ns = Some(since_ns.min(at_ns));
+                self.until_ns = self.until_ns.max(at_ns);
+            }
             // What the executor keeps is reported again, and reaches no further back than what is known.
             Some(since_ns) if number < self.next && at_ns >= since_ns => {}
             since_ns => {

@@ -144,6 +144,13 @@ fn none_is_known_where_some_may_be_missing() {
     assert_eq!(pauses(&again), Some(2));
     let before = [(12 * S, pause(1, 0, MS))];
     assert_eq!(pauses(&[&before[..], &again].concat()), Some(2));
+    // There was none at all, and a mark comes before.
+    let none_yet = [
+        (12 * S, since(0, 0)),
+        (13 * S, since(0, 5 * S)),
+        (21 * S, since(0, 0)),
+    ];
+    assert_eq!(paused(&none_yet), Some(none));
     // A report in the middle takes nothing back where no pause is missing.
     let told_again = [
         (9 * S, since(0, 0)),
