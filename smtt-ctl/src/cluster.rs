@@ -71,6 +71,8 @@ enum WorkerStatus {
     Answered,
     /// It answered, but does not measure a figure that others do.
     Lacks(String),
+    /// It answered, but not about earlier runs of its daemon, for this reason.
+    LacksEarlier(String),
     /// Its answer is larger than there is room for.
     TooLarge(String),
     /// It did not answer, or wrongly.
@@ -83,7 +85,7 @@ impl WorkerStatus {
         match self {
             Self::TooLarge(reason) => Some(Trouble::TooLarge(reason.clone())),
             Self::Failed(reason) => Some(Trouble::Failed(reason.clone())),
-            Self::Answered | Self::Lacks(_) => None,
+            Self::Answered | Self::Lacks(_) | Self::LacksEarlier(_) => None,
         }
     }
 }
@@ -170,8 +172,8 @@ impl Cluster {
         Answer::merge(parts, path, &question)
     }
 
-    /// As [`Cluster::ask`], what earlier runs of the daemons answer. Workers that answered about the present run and not
-    /// about these stay workers that answered: they are named.
+    /// What earlier runs of the daemons answer to a question whose answers about the present run took so long. A worker that
+    /// gives none stays one that answered; it is named, and the answer is not complete.
     ///
     /// # Errors
     /// When the rows cannot be sorted as requested.
@@ -179,21 +181,24 @@ impl Cluster {
         &self,
         path: &str,
         question: &ListQuery,
+        took: Duration,
     ) -> Result<Option<Rows>, ClientError> {
-        let only: BTreeSet<String> = self.ended().keys().cloned().collect();
-        if only.is_empty() {
+        let names: BTreeSet<String> = self.ended().keys().cloned().collect();
+        if names.is_empty() {
             return Ok(None);
         }
         let (question, asked) = of_each(path, question);
-        let asked = with_query(&earlier::of(path), &asked)?;
-        let (parts, without) = self.optional(&asked, Some(&only)).await;
-        if !without.is_empty() {
-            say(&format!(
-                "the rows from before the restart of the daemons of {} cannot be read",
-                without.join(", ")
-            ));
+        let path_and_query = with_query(&earlier::of(path), &asked)?;
+        // Both questions together take little longer than one.
+        let deadline = self.deadline.saturating_sub(took).max(self.deadline / 2);
+        let answers = self.bytes(&path_and_query, Some((&names, deadline))).await;
+        let mut parts = Vec::new();
+        for (name, part) in answer::read_all::<Rows>(answers, asked.limit) {
+            match part {
+                Ok(part) => parts.push(part),
+                Err(trouble) => self.note(&name, WorkerStatus::LacksEarlier(trouble.to_string())),
+            }
         }
-        let parts = parts.into_iter().map(|(_, part)| part).collect();
         Rows::merge(parts, path, &question).map(Some)
     }
 
@@ -260,7 +265,8 @@ impl Cluster {
     /// Keeps what is known of a worker; a failure stays. With a worker fail those that were counted under its name: their
     /// answers to earlier questions are absent.
     fn note(&self, name: &str, said: WorkerStatus) {
-        if self.has_failed(name) {
+        let lacks = matches!(self.said().get(name), Some(WorkerStatus::LacksEarlier(_)));
+        if self.has_failed(name) || lacks && said.trouble().is_none() {
             return;
         }
         let fails = said.trouble().is_some();
@@ -293,7 +299,14 @@ impl Cluster {
             let error = said.and_then(WorkerStatus::trouble);
             let error = error.map(|trouble| trouble.to_string());
             row.insert("error".to_owned(), json!(error));
-            if let Some(WorkerStatus::Lacks(what)) = said {
+            let lacks = match said {
+                Some(WorkerStatus::Lacks(what)) => Some(what.as_str()),
+                Some(WorkerStatus::LacksEarlier(_)) => {
+                    Some("rows from before its daemon's restart")
+                }
+                _ => None,
+            };
+            if let Some(what) = lacks {
                 row.insert("lacks".to_owned(), json!(what));
             }
             if let Some(of) = ended.get(&worker.name) {
@@ -311,15 +324,14 @@ impl Cluster {
         self.workers.iter().map(row).collect()
     }
 
-    /// Answers from the workers that give one to a question that a page can do without, and the names of the others: of
-    /// all workers, or of those with a name in `only`. These stay workers that answered.
+    /// Answers from the workers that give one to a question that a page can do without, and the names of the others.
+    /// These stay workers that answered.
     pub(super) async fn optional<Answer: DeserializeOwned + Merge>(
         &self,
         path_and_query: &str,
-        only: Option<&BTreeSet<String>>,
     ) -> (Vec<(String, Answer)>, Vec<String>) {
         let (mut parts, mut without) = (Vec::new(), Vec::new());
-        let answers = self.bytes(path_and_query, only).await;
+        let answers = self.bytes(path_and_query, None).await;
         for (name, part) in answer::read_all::<Answer>(answers, None) {
             match part {
                 _ if self.has_failed(&name) => {}
@@ -365,8 +377,29 @@ impl Cluster {
         (failed, self.workers.len() - twins)
     }
 
-    /// A line about sums that lack workers; empty where they lack none.
+    /// Whether every worker gave all that it was asked.
+    pub(super) fn is_complete(&self) -> bool {
+        self.missing().0 == 0 && self.without_earlier() == 0
+    }
+
+    /// Workers that did not answer about earlier runs of their daemons.
+    fn without_earlier(&self) -> usize {
+        let lacks = |said: &&WorkerStatus| matches!(said, WorkerStatus::LacksEarlier(_));
+        self.said().values().filter(lacks).count()
+    }
+
+    /// Lines about sums that lack workers; empty where they lack none.
     pub(super) fn incomplete(&self) -> String {
+        let text = self.without_workers();
+        match self.without_earlier() {
+            0 => text,
+            count => format!(
+                "{text}incomplete: what {count} workers measured before their daemons' restarts is in no sum\n"
+            ),
+        }
+    }
+
+    fn without_workers(&self) -> String {
         let (missing, all) = self.missing();
         let is_large = |said: &&WorkerStatus| matches!(said, WorkerStatus::TooLarge(_));
         let large = self.said().values().filter(is_large).count();
@@ -409,6 +442,10 @@ impl Cluster {
                 WorkerStatus::Lacks(what) => {
                     Some((Exit::Degraded, format!("does not measure {what}")))
                 }
+                WorkerStatus::LacksEarlier(reason) => Some((
+                    Exit::Partial,
+                    format!("gives no rows from before its daemon's restart: {reason}"),
+                )),
                 WorkerStatus::TooLarge(reason) | WorkerStatus::Failed(reason) => {
                     Some((Exit::Partial, reason.clone()))
                 }
@@ -433,7 +470,7 @@ impl Cluster {
 }
 
 /// A question whose answers are put in order, and that to each worker.
-fn of_each(path: &str, question: &ListQuery) -> (ListQuery, ListQuery) {
+pub(super) fn of_each(path: &str, question: &ListQuery) -> (ListQuery, ListQuery) {
     let mut question = question.clone();
     if let Some(by) = &mut question.sort {
         // The direction does not depend on what a worker sends.
@@ -531,7 +568,7 @@ pub(super) fn check_one(args: &Args) -> Result<(), Failure> {
 pub(super) fn beside(fields: &impl Serialize, cluster: &Cluster) -> Value {
     let mut value = serde_json::to_value(fields).unwrap_or_default();
     if let Value::Object(fields) = &mut value {
-        fields.insert("complete".to_owned(), json!(cluster.missing().0 == 0));
+        fields.insert("complete".to_owned(), json!(cluster.is_complete()));
         fields.insert("workers".to_owned(), cluster.workers());
     }
     value

@@ -1,5 +1,7 @@
 //! Rows that earlier runs of the daemon measured, beside those of the present one.
 
+use std::time::Instant;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use smtt_model::protocol::ListQuery;
@@ -7,7 +9,7 @@ use smtt_model::rows::{EarlierRun, Listing, Summary};
 use smtt_model::{time, units};
 
 use super::args::Query;
-use super::cluster::Merge;
+use super::cluster::{Merge, of_each};
 use super::listing::Rows;
 use super::say;
 use crate::client::{Client, ClientError};
@@ -18,7 +20,16 @@ pub(super) const EARLIER: &str = "earlier";
 /// Times without measurement that are named, and workers of a cluster with such.
 const NAMED: usize = 5;
 
-/// Requests a listing, with the rows of earlier runs behind it unless the query leaves them out. Of a cluster's daemons those
+/// Listings of which earlier runs have rows.
+const LISTINGS: [&str; 5] = [
+    "/v1/executors",
+    "/v1/memory",
+    "/v1/stages",
+    "/v1/rdds",
+    "/v1/tasks",
+];
+
+/// Requests a listing, with the rows of earlier runs among it unless the query leaves them out. Of a cluster's daemons those
 /// are asked that say in their first answer that they have some.
 ///
 /// # Errors
@@ -32,46 +43,17 @@ pub(super) async fn ask<Row: DeserializeOwned>(
 where
     Listing<Row>: Merge,
 {
-    let mut all = both(client, path, question, query).await?;
-    all.rows.truncate(question.limit.unwrap_or(usize::MAX));
-    Ok(all)
-}
-
-/// As [`ask`], in the order of the question.
-///
-/// # Errors
-/// See [`ClientError`].
-pub(super) async fn ask_sorted(
-    client: &Client,
-    path: &str,
-    question: &ListQuery,
-    query: &Query,
-) -> Result<Rows, ClientError> {
-    let all: Rows = both(client, path, question, Some(query)).await?;
-    if !has(&all.rows) {
-        return Ok(all);
-    }
-    let summary = all.summary.clone();
-    let sorted = Rows::merge(vec![all], path, question)?;
-    Ok(Rows { summary, ..sorted })
-}
-
-async fn both<Row: DeserializeOwned>(
-    client: &Client,
-    path: &str,
-    question: &ListQuery,
-    query: Option<&Query>,
-) -> Result<Listing<Row>, ClientError>
-where
-    Listing<Row>: Merge,
-{
+    let begin = Instant::now();
     let mut now: Listing<Row> = client.ask(path, question).await?;
     let is_left_out = query.is_some_and(|query| query.this_run || query.since.is_some());
-    if is_left_out || now.summary.earlier_runs.is_empty() {
+    if is_left_out || now.summary.earlier_runs.is_empty() || !LISTINGS.contains(&path) {
         return Ok(now);
     }
     let before = match client.cluster() {
-        Some(cluster) => cluster.earlier(path, question).await.map(typed),
+        Some(cluster) => {
+            let asked = cluster.earlier(path, question, begin.elapsed());
+            Box::pin(asked).await.map(typed)
+        }
         None => client.ask_one(&of(path), question).await.map(Some),
     };
     let before: Listing<Row> = match before {
@@ -86,9 +68,15 @@ where
         }
     };
     now.summary.earlier_left_out = before.summary.earlier_left_out;
+    now.rows_total = now.rows_total.saturating_add(before.rows_total);
+    if before.rows.is_empty() {
+        return Ok(now);
+    }
     now.rows.extend(before.rows);
-    now.rows_total += before.rows_total;
-    Ok(now)
+    let summary = now.summary.clone();
+    let (question, _) = of_each(path, question);
+    let sorted = Listing::merge(vec![now], path, &question)?;
+    Ok(Listing { summary, ..sorted })
 }
 
 /// Rows of a cluster by their types, by way of text, for which each type has a reader. One worker's wrong rows leave those of
@@ -100,15 +88,15 @@ fn typed<Row: DeserializeOwned>(all: Option<Rows>) -> Option<Listing<Row>> {
         serde_json::from_slice(&text).ok()
     };
     let rows: Vec<Row> = all.rows.iter().filter_map(read).collect();
-    match all.rows.len() - rows.len() {
-        0 => {}
-        wrong => say(&format!(
+    let wrong = all.rows.len() - rows.len();
+    if wrong > 0 {
+        say(&format!(
             "{wrong} rows from before restarts of workers' daemons cannot be read"
-        )),
+        ));
     }
     Some(Listing {
         rows,
-        rows_total: all.rows_total,
+        rows_total: all.rows_total.saturating_sub(wrong as u64),
         summary: all.summary,
     })
 }
@@ -144,17 +132,24 @@ pub(super) fn has(rows: &[Map<String, Value>]) -> bool {
 }
 
 /// The lines about earlier runs below a table.
-pub(super) fn note(client: &Client, summary: &Summary, rows: &[Map<String, Value>]) -> String {
+pub(super) fn note(client: &Client, listing: &Rows) -> String {
+    let Rows {
+        rows,
+        rows_total,
+        summary,
+    } = listing;
     let of_earlier = rows.iter().filter(|row| row.get(EARLIER).is_some());
     let of_earlier = of_earlier.count() as u64;
-    if of_earlier == 0 {
-        return String::new();
-    }
-    let mut text = format!(
-        "before the daemon's restart: {} row{}, in no figure above (--this-run leaves them out)\n",
-        units::count(of_earlier),
-        if of_earlier == 1 { "" } else { "s" },
-    );
+    let mut text = match of_earlier {
+        // They may be among the rows that the limit hides.
+        0 if *rows_total > rows.len() as u64 => String::new(),
+        0 => return String::new(),
+        count => format!(
+            "before the daemon's restart: {} row{}, in no figure above (--this-run leaves them out)\n",
+            units::count(count),
+            if count == 1 { "" } else { "s" },
+        ),
+    };
     let Some(cluster) = client.cluster() else {
         not_measured(&mut text, "", summary);
         left_out(&mut text, summary);
@@ -183,7 +178,7 @@ pub(super) fn since(summary: &Summary) -> Option<String> {
             time::clock(since),
             until(last)
         ),
-        None => "restarts of workers' daemons: smtt-ctl executors lists what they measured before"
+        None => "restarts of workers' daemons: smtt-ctl --cluster executors lists them, and what they measured before"
             .to_owned(),
     })
 }
@@ -201,12 +196,13 @@ fn not_measured(text: &mut String, on: &str, summary: &Summary) {
     let begins = begins.chain([summary.measured_since_unix_ms]);
     let more = runs.len().saturating_sub(NAMED);
     for (run, next) in runs.iter().zip(begins).skip(more) {
-        let Some(next) = next else { continue };
-        text.push_str(&format!(
-            "not measured{on}: {} to {} UTC\n",
-            time::clock(run.until_unix_ms),
-            time::clock(next),
-        ));
+        let Some(next) = next.filter(|next| *next >= run.until_unix_ms) else {
+            continue;
+        };
+        let [from, to] = [run.until_unix_ms, next].map(time::clock);
+        if !from.is_empty() && !to.is_empty() {
+            text.push_str(&format!("not measured{on}: {from} to {to} UTC\n"));
+        }
     }
     if more > 0 {
         let more = units::count(more as u64);

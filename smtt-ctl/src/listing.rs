@@ -44,7 +44,8 @@ pub(super) async fn run(
         limit: limit.filter(|_| !busy_only && recent.is_none()),
         ..question.clone()
     };
-    let mut listing: Rows = earlier::ask_sorted(client, kind.path, &asked, query).await?;
+    let query = &of_one_run(query, output);
+    let mut listing: Rows = earlier::ask(client, kind.path, &asked, Some(query)).await?;
     if let Some(recent) = &recent {
         let all = listing.rows.len();
         listing.rows.retain(|row| recent.has(kind, row));
@@ -70,8 +71,8 @@ pub(super) async fn run(
         let idle = selected - listing.rows.len();
         listing.rows.truncate(limit.unwrap_or(usize::MAX));
         let mut text = text(kind, &listing, query, output)?;
-        if output.form == Form::Text {
-            text.push_str(&earlier::note(client, &listing.summary, &listing.rows));
+        if output.form == Form::Text && !query.this_run {
+            text.push_str(&earlier::note(client, &listing));
         }
         if idle > 0 {
             text.push_str(&format!(
@@ -85,6 +86,17 @@ pub(super) async fn run(
         return Err(no_match::no_match(client, kind.path, kind.what, &question).await);
     }
     Ok(outcome(kind, &listing.summary))
+}
+
+/// The query without rows of earlier runs where their lines would look as those of the present one: a program would take
+/// them for other executors.
+fn of_one_run(query: &Query, output: Output) -> Query {
+    let are_alike = matches!(output.form, Form::Csv | Form::Plain)
+        && !query.columns.iter().any(|name| name == earlier::EARLIER);
+    Query {
+        this_run: query.this_run || are_alike,
+        ..query.clone()
+    }
 }
 
 /// How complete a listing is; says what it lacks.
@@ -126,7 +138,7 @@ pub(super) fn data(
             "rows": rows,
             "rows_total": listing.rows_total,
             "summary": listing.summary,
-            "complete": cluster.missing().0 == 0,
+            "complete": cluster.is_complete(),
             "workers": cluster.workers(),
         })),
     };

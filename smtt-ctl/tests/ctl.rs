@@ -29,6 +29,8 @@ mod advise;
 mod api;
 #[path = "ctl/cluster.rs"]
 mod cluster;
+#[path = "ctl/earlier.rs"]
+mod earlier;
 #[path = "ctl/exits.rs"]
 mod exits;
 #[path = "ctl/golden.rs"]

@@ -91,7 +91,7 @@ impl Files {
         });
         if cut > 0 {
             left_out.push(format!(
-                "{cut} functions of tasks are left out: there are more than {ALL_SPANS}"
+                "up to {cut} functions of tasks are left out: there are more than {ALL_SPANS}"
             ));
         }
         let fetches = self.all_fetches().unwrap_or_else(|trouble| {

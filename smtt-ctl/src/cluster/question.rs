@@ -83,15 +83,15 @@ async fn ask(
 }
 
 impl Cluster {
-    /// The bodies of the answers, in the order of the workers: of all, or of those with a name in `only`. Of a daemon with
-    /// several names the first one's is there.
+    /// The bodies of the answers, in the order of the workers: of all, or of those with a name in `some`, which have a
+    /// deadline of their own. Of a daemon with several names the first one's is there.
     pub(super) async fn bytes(
         &self,
         path_and_query: &str,
-        only: Option<&BTreeSet<String>>,
+        some: Option<(&BTreeSet<String>, Duration)>,
     ) -> Vec<(String, Result<Vec<u8>, Trouble>)> {
         // Every body is here before the first one is parsed: parsing would use up the time of the others.
-        let mut answers = self.bodies(path_and_query, only).await;
+        let mut answers = self.bodies(path_and_query, some).await;
         let twins = self.twins(path_and_query, &answers).await;
         for at in twins {
             if let Some(answer) = answers.get_mut(at) {
@@ -148,7 +148,7 @@ impl Cluster {
     async fn bodies(
         &self,
         path_and_query: &str,
-        only: Option<&BTreeSet<String>>,
+        some: Option<(&BTreeSet<String>, Duration)>,
     ) -> Vec<Option<Result<Body, Trouble>>> {
         let places = Arc::new(Semaphore::new(AT_A_TIME));
         let room = Arc::new(Mutex::new(AnswerMemory::new(self.workers.len())));
@@ -160,7 +160,7 @@ impl Cluster {
                 .said()
                 .get(&worker.name)
                 .and_then(WorkerStatus::trouble);
-            let is_asked = only.is_none_or(|only| only.contains(&worker.name));
+            let is_asked = some.is_none_or(|(names, _)| names.contains(&worker.name));
             let is_known = known.is_some();
             answers.push(known.filter(|_| is_asked).map(Err));
             if is_known || !is_asked {
@@ -168,7 +168,7 @@ impl Cluster {
             }
             let (worker, access) = (worker.clone(), Arc::clone(&self.access));
             let (places, path, room) = (Arc::clone(&places), Arc::clone(&path), Arc::clone(&room));
-            let deadline = self.deadline;
+            let deadline = some.map_or(self.deadline, |(_, deadline)| deadline);
             asked.spawn(async move {
                 let _place = places.acquire_owned().await;
                 let id = id();

@@ -86,7 +86,7 @@ async fn ask(
     let rdds: Listing<RddRow> = cluster.ask("/v1/rdds", &question).await?;
     let pages: Listing<PagesRow> = cluster.ask("/v1/pages", &question).await?;
     let (mut jobs, _) = cluster
-        .optional::<Listing<JobRow>>(&with_query("/v1/jobs", &question)?, None)
+        .optional::<Listing<JobRow>>(&with_query("/v1/jobs", &question)?)
         .await;
     let stages: Listing<StageRow> = cluster.ask("/v1/stages", &most(memory, STAGES)).await?;
     let mut tasks: Listing<TaskRow> = cluster.ask("/v1/tasks", &most(memory, TASKS)).await?;
@@ -94,7 +94,7 @@ async fn ask(
     // A worker that does not measure a figure cannot sort by it.
     for figure in ["cpu_ns", "duration_ns", "page_faults"] {
         let asked = with_query("/v1/tasks", &most(figure, TASKS))?;
-        for row in of_each(cluster.optional(&asked, None).await.0, TASKS) {
+        for row in of_each(cluster.optional(&asked).await.0, TASKS) {
             if known.insert(identity(&row)) {
                 tasks.rows.push(row);
             }
@@ -102,12 +102,12 @@ async fn ask(
     }
     let advice: Vec<(String, Advice)> = cluster.each(&with_query("/v1/advise", &question)?).await?;
     let (histories, mut without_history) = cluster
-        .optional::<Histories>(&with_query("/v1/history", &question)?, None)
+        .optional::<Histories>(&with_query("/v1/history", &question)?)
         .await;
     let each = (ENDED / application.hosts.len().max(1)).max(ENDED_EACH);
     let asked = with_query("/v1/tasks/ended", &longest(&question, each))?;
     let (mut longest_of, mut without_functions) =
-        cluster.optional::<Listing<TaskRow>>(&asked, None).await;
+        cluster.optional::<Listing<TaskRow>>(&asked).await;
     // A worker that failed to answer one question is in no part of the page.
     application.keep(cluster);
     without_history.retain(|worker| application.hosts.contains(worker));
