@@ -183,7 +183,8 @@ impl Cluster {
         question: &ListQuery,
         took: Duration,
     ) -> Result<Option<Rows>, ClientError> {
-        let names: BTreeSet<String> = self.ended().keys().cloned().collect();
+        let ended = self.ended().clone();
+        let names: BTreeSet<String> = ended.keys().cloned().collect();
         if names.is_empty() {
             return Ok(None);
         }
@@ -195,7 +196,16 @@ impl Cluster {
         let mut parts = Vec::new();
         for (name, part) in answer::read_all::<Rows>(answers, asked.limit) {
             match part {
-                Ok(part) => parts.push(part),
+                Ok(mut part) => {
+                    // A daemon that has started once more since the first answer has its rows as those of before.
+                    let runs = ended.get(&name).map(|of| of.earlier_runs.as_slice());
+                    let all = part.rows.len();
+                    part.rows
+                        .retain(|row| earlier::is_of(row, runs.unwrap_or_default()));
+                    let others = (all - part.rows.len()) as u64;
+                    part.rows_total = part.rows_total.saturating_sub(others);
+                    parts.push(part);
+                }
                 Err(trouble) => self.note(&name, WorkerStatus::LacksEarlier(trouble.to_string())),
             }
         }

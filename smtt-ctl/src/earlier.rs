@@ -126,6 +126,14 @@ pub(super) fn mark(run: Option<&EarlierRun>) -> String {
     })
 }
 
+/// Whether a row is of one of these runs.
+pub(super) fn is_of(row: &Map<String, Value>, runs: &[EarlierRun]) -> bool {
+    let since = row
+        .get(EARLIER)
+        .and_then(|run| run.get("since_unix_ms")?.as_u64());
+    runs.iter().any(|run| Some(run.since_unix_ms) == since)
+}
+
 /// Whether rows are of earlier runs.
 pub(super) fn has(rows: &[Map<String, Value>]) -> bool {
     rows.iter().any(|row| row.get(EARLIER).is_some())

@@ -203,6 +203,20 @@ fn a_lie_about_before_changes_no_other_row() {
     let first = first.expect("a number");
     assert_eq!(first["executor_id"], largest["executor_id"], "{all:#}");
 
+    // Of a run that the first answer does not know: the daemon has started once more since then.
+    let addresses = with(&workers, |mut before| {
+        for row in before["rows"].as_array_mut()? {
+            row["earlier"]["since_unix_ms"] = json!(70_000);
+        }
+        Some(before)
+    });
+    let output = workers.ctl(&addresses, &["executors", "--json"]);
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        (rows(&all["rows"]).len(), &all["rows_total"]),
+        (3, &json!(3))
+    );
+
     // More rows than were requested.
     let addresses = with(&workers, |mut before| {
         let rows = before["rows"].as_array_mut()?;

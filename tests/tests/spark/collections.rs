@@ -101,16 +101,21 @@ pub fn are_those_of_the_logs(tasks: &[Value], folder: &Path) -> Result<()> {
                 && paused["left_out"].is_null(),
             "{lane:?} {paused}"
         );
-        let (mut inside, mut lasted) = (0, 0);
+        let (mut inside, mut lasted, mut next) = (0, 0, 0);
         for (from, to) in pauses.iter().copied() {
             // At the edges of the task one of both may lie outside.
             if from <= begin + LATE_NS || to >= end - LATE_NS {
                 continue;
             }
-            let apart_from = |pause: &&Pause| (pause.0 - from).abs().max((pause.1 - to).abs());
-            let found = lane.iter().min_by_key(apart_from);
-            let found = found.filter(|pause| apart_from(pause) <= LATE_NS);
-            let found = found.with_context(|| format!("{from} to {to} is not in {lane:?}"))?;
+            // Both are in order, and each pause of the lane is one of the log.
+            let apart_from =
+                |(_, pause): &(usize, &Pause)| (pause.0 - from).abs().max((pause.1 - to).abs());
+            let left = lane.iter().enumerate().skip(next);
+            let found = left.min_by_key(apart_from);
+            let found = found.filter(|found| apart_from(found) <= LATE_NS);
+            let (at, found) =
+                found.with_context(|| format!("{from} to {to} is not in {lane:?}"))?;
+            next = at + 1;
             apart.push([(found.0 - from).abs(), (found.1 - to).abs()]);
             inside += 1;
             lasted += to - from;
