@@ -103,8 +103,12 @@ impl Browser {
             Ok(TcpStream::connect(("127.0.0.1", debugging)).ok())
         })?;
         let options = json!({"debuggerAddress": format!("127.0.0.1:{debugging}")});
-        let wanted =
-            json!({"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}});
+        let wanted = json!({
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL"},
+            // The driver's own limit is half a minute, which a query of a large trace may take on a busy machine.
+            "timeouts": {"script": LIMIT.as_millis() as u64},
+        });
         let made = browser.request(
             "POST",
             "/session",
