@@ -11,22 +11,24 @@ mod kubernetes;
 mod merge;
 mod question;
 mod reports;
+mod said;
 mod spec;
 mod transport;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use smtt_model::protocol::ListQuery;
 use smtt_model::rows::Summary;
 
 use self::question::Twin;
+use self::said::WorkerStatus;
 use self::transport::{Access, Trouble};
 use super::args::{Args, ClusterArgs, Command};
 use super::client::{ClientError, with_query};
@@ -62,41 +64,6 @@ pub struct Cluster {
     counted: Mutex<BTreeSet<(String, String)>>,
     /// Runs of workers' daemons that have ended, and the start of the present one, by name: totals with nothing else.
     ended: Mutex<BTreeMap<String, Summary>>,
-}
-
-/// What is known of a worker.
-#[derive(Clone, Debug)]
-enum WorkerStatus {
-    /// It answered.
-    Answered,
-    /// It answered, but does not measure a figure that others do.
-    Lacks(String),
-    /// It answered, but not about earlier runs of its daemon, for this reason.
-    LacksEarlier(String),
-    /// Its answer is larger than there is room for.
-    TooLarge(String),
-    /// It did not answer, or wrongly.
-    Failed(String),
-}
-
-impl WorkerStatus {
-    /// Why the worker is in no figure; `None` where it is.
-    fn trouble(&self) -> Option<Trouble> {
-        match self {
-            Self::TooLarge(reason) => Some(Trouble::TooLarge(reason.clone())),
-            Self::Failed(reason) => Some(Trouble::Failed(reason.clone())),
-            Self::Answered | Self::Lacks(_) | Self::LacksEarlier(_) => None,
-        }
-    }
-}
-
-impl From<&Trouble> for WorkerStatus {
-    fn from(trouble: &Trouble) -> Self {
-        match trouble {
-            Trouble::TooLarge(reason) => Self::TooLarge(reason.clone()),
-            Trouble::Refused(reason) | Trouble::Failed(reason) => Self::Failed(reason.clone()),
-        }
-    }
 }
 
 impl Cluster {
@@ -212,13 +179,6 @@ impl Cluster {
         Rows::merge(parts, path, &question).map(Some)
     }
 
-    /// Runs of workers' daemons that have ended, with the start of the present one, in the order of the workers.
-    pub(super) fn runs(&self) -> Vec<(String, Summary)> {
-        let ended = self.ended();
-        let of = |worker: &Worker| Some((worker.name.clone(), ended.get(&worker.name)?.clone()));
-        self.workers.iter().filter_map(of).collect()
-    }
-
     /// The failure of a question that no worker answered.
     fn none(&self, troubles: &[Trouble]) -> ClientError {
         if let Some(Trouble::Refused(first)) = troubles.first()
@@ -237,103 +197,6 @@ impl Cluster {
         }
     }
 
-    fn said(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, WorkerStatus>> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn claimed(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Twin>> {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn counted(&self) -> std::sync::MutexGuard<'_, BTreeSet<(String, String)>> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ended(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Summary>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps what an answer says of its worker. Compiled once for all types of answers.
-    #[inline(never)]
-    fn answered_with(&self, name: &str, lack: Option<String>, summary: Option<&Summary>) {
-        self.note(
-            name,
-            lack.map_or(WorkerStatus::Answered, WorkerStatus::Lacks),
-        );
-        if let Some(summary) = summary
-            && !summary.earlier_runs.is_empty()
-        {
-            let ended = Summary {
-                earlier_runs: summary.earlier_runs.clone(),
-                measured_since_unix_ms: summary.measured_since_unix_ms,
-                ..Summary::default()
-            };
-            self.ended().insert(name.to_owned(), ended);
-        }
-    }
-
-    /// Keeps what is known of a worker; a failure stays. With a worker fail those that were counted under its name: their
-    /// answers to earlier questions are absent.
-    fn note(&self, name: &str, said: WorkerStatus) {
-        let lacks = matches!(self.said().get(name), Some(WorkerStatus::LacksEarlier(_)));
-        if self.has_failed(name) || lacks && said.trouble().is_none() {
-            return;
-        }
-        let fails = said.trouble().is_some();
-        self.said().insert(name.to_owned(), said);
-        if fails {
-            let counted = self.counted().clone();
-            let twins = counted.iter().filter(|(counted, _)| counted == name);
-            for (_, twin) in twins {
-                let reason = format!("was counted as {name}, the same daemon, which failed");
-                self.note(twin, WorkerStatus::Failed(reason));
-            }
-        }
-    }
-
-    /// Forgets what is known of the workers: the next question asks all of them.
-    pub(super) fn begin(&self) {
-        self.said().clear();
-        self.claimed().clear();
-        self.counted().clear();
-        self.ended().clear();
-    }
-
-    /// The workers with their errors, for JSON.
-    pub(super) fn workers(&self) -> Value {
-        let (said, claimed, ended) = (self.said(), self.claimed(), self.ended());
-        let row = |worker: &Worker| {
-            let mut row = Map::new();
-            row.insert("host".to_owned(), json!(worker.name));
-            let said = said.get(&worker.name);
-            let error = said.and_then(WorkerStatus::trouble);
-            let error = error.map(|trouble| trouble.to_string());
-            row.insert("error".to_owned(), json!(error));
-            let lacks = match said {
-                Some(WorkerStatus::Lacks(what)) => Some(what.as_str()),
-                Some(WorkerStatus::LacksEarlier(_)) => {
-                    Some("rows from before its daemon's restart")
-                }
-                _ => None,
-            };
-            if let Some(what) = lacks {
-                row.insert("lacks".to_owned(), json!(what));
-            }
-            if let Some(of) = ended.get(&worker.name) {
-                row.insert("earlier_runs".to_owned(), json!(of.earlier_runs));
-                let since = json!(of.measured_since_unix_ms);
-                row.insert("measured_since_unix_ms".to_owned(), since);
-            }
-            match claimed.get(&worker.name) {
-                Some(Twin::Same(name)) => row.insert("same_as".to_owned(), json!(name)),
-                Some(Twin::Claims(name)) => row.insert("claims".to_owned(), json!(name)),
-                None => None,
-            };
-            Value::Object(row)
-        };
-        self.workers.iter().map(row).collect()
-    }
-
     /// Answers from the workers that give one to a question that a page can do without, and the names of the others.
     /// These stay workers that answered.
     pub(super) async fn optional<Answer: DeserializeOwned + Merge>(
@@ -350,132 +213,6 @@ impl Cluster {
             }
         }
         (parts, without)
-    }
-
-    /// Whether a worker failed to answer a question of this run.
-    pub(super) fn has_failed(&self, name: &str) -> bool {
-        self.trouble(name).is_some()
-    }
-
-    /// Why a worker is in no figure.
-    fn trouble(&self, name: &str) -> Option<Trouble> {
-        self.said().get(name).and_then(WorkerStatus::trouble)
-    }
-
-    /// The workers that are in no figure, by reason.
-    pub(super) fn failures(&self) -> Vec<(String, Vec<String>)> {
-        let said = self.said();
-        let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for worker in &self.workers {
-            if let Some(trouble) = said.get(&worker.name).and_then(WorkerStatus::trouble) {
-                let names = reasons.entry(trouble.to_string()).or_default();
-                names.push(worker.name.clone());
-            }
-        }
-        reasons.into_iter().collect()
-    }
-
-    /// Workers that are in no figure, and all workers; a worker with two names is one.
-    pub(super) fn missing(&self) -> (usize, usize) {
-        let (said, claimed) = (self.said(), self.claimed());
-        let is_twin = |(name, twin): &(&String, &Twin)| {
-            let fails = said.get(*name).and_then(WorkerStatus::trouble).is_some();
-            matches!(twin, Twin::Same(_)) && !fails
-        };
-        let twins = claimed.iter().filter(is_twin).count();
-        let failed = said.values().filter_map(WorkerStatus::trouble).count();
-        (failed, self.workers.len() - twins)
-    }
-
-    /// Whether every worker gave all that it was asked.
-    pub(super) fn is_complete(&self) -> bool {
-        self.missing().0 == 0 && self.without_earlier() == 0
-    }
-
-    /// Workers that did not answer about earlier runs of their daemons.
-    fn without_earlier(&self) -> usize {
-        let lacks = |said: &&WorkerStatus| matches!(said, WorkerStatus::LacksEarlier(_));
-        self.said().values().filter(lacks).count()
-    }
-
-    /// Lines about sums that lack workers; empty where they lack none.
-    pub(super) fn incomplete(&self) -> String {
-        let text = self.without_workers();
-        match self.without_earlier() {
-            0 => text,
-            count => format!(
-                "{text}incomplete: what {count} workers measured before their daemons' restarts is in no sum\n"
-            ),
-        }
-    }
-
-    fn without_workers(&self) -> String {
-        let (missing, all) = self.missing();
-        let is_large = |said: &&WorkerStatus| matches!(said, WorkerStatus::TooLarge(_));
-        let large = self.said().values().filter(is_large).count();
-        match (missing - large, large) {
-            (0, 0) => String::new(),
-            (silent, 0) => {
-                format!("incomplete: {silent} of {all} workers did not answer and are in no sum\n")
-            }
-            (0, large) => format!(
-                "incomplete: the answers of {large} of {all} workers are too large and are in no sum\n"
-            ),
-            (silent, large) => format!(
-                "incomplete: {silent} of {all} workers did not answer, the answers of {large} are too large; they are in no sum\n"
-            ),
-        }
-    }
-
-    /// Names the workers that did not answer, or not fully, and returns what that makes of an exit.
-    pub(super) fn end(&self, exit: Exit) -> Exit {
-        let (said, claimed) = (self.said(), self.claimed());
-        let mut lines: BTreeMap<(Exit, String), Vec<&str>> = BTreeMap::new();
-        for worker in &self.workers {
-            let name = worker.name.as_str();
-            let fails = said.get(name).and_then(WorkerStatus::trouble).is_some();
-            let twin = claimed.get(name).and_then(|twin| match twin {
-                Twin::Same(_) if fails => None,
-                Twin::Same(other) => Some((
-                    Exit::Fine,
-                    format!("the same daemon as {other}, counted once"),
-                )),
-                Twin::Claims(other) => Some((
-                    Exit::Degraded,
-                    format!(
-                        "answers with the identity of {other} but did not give its answer: both count"
-                    ),
-                )),
-            });
-            let answer = said.get(name).and_then(|said| match said {
-                WorkerStatus::Answered => None,
-                WorkerStatus::Lacks(what) => {
-                    Some((Exit::Degraded, format!("does not measure {what}")))
-                }
-                WorkerStatus::LacksEarlier(reason) => Some((
-                    Exit::Partial,
-                    format!("gives no rows from before its daemon's restart: {reason}"),
-                )),
-                WorkerStatus::TooLarge(reason) | WorkerStatus::Failed(reason) => {
-                    Some((Exit::Partial, reason.clone()))
-                }
-            });
-            for line in [twin, answer].into_iter().flatten() {
-                lines.entry(line).or_default().push(name);
-            }
-        }
-        for ((_, reason), names) in &lines {
-            match names.as_slice() {
-                [name] => say(&format!("worker {name}: {reason}")),
-                names => say(&format!("workers {}: {reason}", names.join(", "))),
-            }
-        }
-        let has = |kind: Exit| lines.keys().any(|(exit, _)| *exit == kind);
-        match exit {
-            Exit::Fine | Exit::Degraded | Exit::Failed if has(Exit::Partial) => Exit::Partial,
-            Exit::Fine if has(Exit::Degraded) => Exit::Degraded,
-            exit => exit,
-        }
     }
 }
 

@@ -14,8 +14,9 @@ use tokio::task::JoinSet;
 
 use super::answer::read_harmless;
 use super::bounds::{AnswerMemory, Larger, fitting};
+use super::said::WorkerStatus;
 use super::transport::{Access, Question, Take, Trouble};
-use super::{Cluster, Worker, WorkerStatus};
+use super::{Cluster, Worker};
 use crate::client::ClientError;
 
 /// Workers that are asked at the same time: below the 1,024 files that a process may open by default.
