@@ -160,8 +160,7 @@ pub(super) fn note(client: &Client, listing: &Rows) -> String {
     };
     let Some(cluster) = client.cluster() else {
         not_measured(&mut text, "", summary);
-        left_out(&mut text, summary);
-        return text;
+        return text + &left_out(summary);
     };
     let runs = cluster.runs();
     for (worker, summary) in runs.iter().take(NAMED) {
@@ -173,8 +172,7 @@ pub(super) fn note(client: &Client, listing: &Rows) -> String {
             more + 1
         ));
     }
-    left_out(&mut text, summary);
-    text
+    text + &left_out(summary)
 }
 
 /// Since when figures are measured that have no rows of earlier runs beside them; `None` where there are no such runs.
@@ -218,12 +216,14 @@ fn not_measured(text: &mut String, on: &str, summary: &Summary) {
     }
 }
 
-fn left_out(text: &mut String, summary: &Summary) {
-    if summary.earlier_left_out > 0 {
-        text.push_str(&format!(
+/// A line about files of earlier runs that an answer had no room for; empty where it had room for all.
+pub(super) fn left_out(summary: &Summary) -> String {
+    match summary.earlier_left_out {
+        0 => String::new(),
+        files => format!(
             "not listed: {} older files (smtt-history shows what they have)\n",
-            units::count(summary.earlier_left_out)
-        ));
+            units::count(files)
+        ),
     }
 }
 

@@ -401,8 +401,11 @@ pub(super) async fn run(
             "not listed: {idle} without work (--all lists them)\n"
         ));
     }
-    if let Some(cluster) = client.cluster().filter(|_| output.form == OutputForm::Text) {
-        said.push_str(&cluster.incomplete());
+    if output.form == OutputForm::Text {
+        said.push_str(&earlier::left_out(&listing.summary));
+        if let Some(cluster) = client.cluster() {
+            said.push_str(&cluster.incomplete());
+        }
     }
     output.text(&said)?;
     Ok(outcome(&kind, &listing.summary))

@@ -81,7 +81,8 @@ pub(super) async fn run(
             .map(|row| text(row, peaks, output))
             .collect();
         let hidden = hidden(listing.rows.len(), listing.rows_total, 0);
-        output.text(&(texts.join("\n") + &hidden))?;
+        let left_out = earlier::left_out(&listing.summary);
+        output.text(&(texts.join("\n") + &hidden + &left_out))?;
     }
     if listing.rows.is_empty() && is_filtered {
         return Err(no_match(client, "/v1/memory", "executors", &question).await);

@@ -42,7 +42,10 @@ pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Resul
             None => "no stages with tasks on this worker\n".to_owned(),
             Some(_) => "no stages with tasks on these workers\n".to_owned(),
         },
-        false => texts.join("\n") + &hidden(listing.rows.len(), listing.rows_total, 0),
+        false => {
+            let hidden = hidden(listing.rows.len(), listing.rows_total, 0);
+            texts.join("\n") + &hidden + &earlier::left_out(&listing.summary)
+        }
     })?;
     Ok(Exit::Fine)
 }

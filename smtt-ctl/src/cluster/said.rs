@@ -207,7 +207,8 @@ impl Cluster {
         match self.without_earlier() {
             0 => text,
             count => format!(
-                "{text}incomplete: what {count} workers measured before their daemons' restarts is in no sum\n"
+                "{text}incomplete: {count} of {} workers gave no rows from before their daemons' restarts, which are in no sum\n",
+                self.missing().1
             ),
         }
     }

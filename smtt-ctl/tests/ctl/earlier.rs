@@ -100,6 +100,27 @@ fn rows_of_before_are_listed_and_marked() {
 }
 
 #[test]
+fn files_of_before_without_room_are_counted() {
+    let workers = Workers::start();
+    let addresses = with(&workers, |mut before| {
+        before["summary"]["earlier_left_out"] = json!(7);
+        Some(before)
+    });
+    for question in [
+        &["executors"][..],
+        &["rdds", "--by", "name"],
+        &["memory"],
+        &["stages", "--peaks"],
+    ] {
+        let table = text(&workers.ctl(&addresses, question).stdout);
+        assert!(
+            table.contains("not listed: 7 older files"),
+            "{question:?}:\n{table}"
+        );
+    }
+}
+
+#[test]
 fn lines_that_look_alike_have_no_rows_of_before() {
     let workers = Workers::start();
     let addresses = with(&workers, Some);
@@ -160,7 +181,9 @@ fn a_worker_that_does_not_give_its_rows_of_before_is_named() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let sums = text(&output.stdout) + &text(&output.stderr);
     assert!(
-        sums.contains("what 1 workers measured before their daemons' restarts is in no sum"),
+        sums.contains(
+            "1 of 3 workers gave no rows from before their daemons' restarts, which are in no sum"
+        ),
         "{sums}"
     );
 }
