@@ -79,7 +79,7 @@ const PLAIN: Stage = Stage {
 };
 
 /// All stages; those of one lane run in this order.
-pub const STAGES: [Stage; 19] = [
+pub const STAGES: [Stage; 20] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -142,7 +142,7 @@ pub const STAGES: [Stage; 19] = [
         root: true,
         commands: &[
             BUILD,
-            one_by_one!("spark" "jvm" "history" "prometheus" "ssh" "network" "trace_crash"),
+            one_by_one!("spark" "jvm" "prometheus" "ssh" "network" "trace_crash"),
         ],
         limit: Duration::from_secs(10800),
         ..PLAIN
@@ -219,6 +219,15 @@ pub const STAGES: [Stage; 19] = [
             "arm64::",
             "--test-threads=1",
         ]],
+        limit: Duration::from_secs(7200),
+        ..PLAIN
+    },
+    Stage {
+        name: "history",
+        about: "the history of real Spark, and Spark's own history server",
+        // Its drivers write with the marker's classes alone: no daemon finds them.
+        root: true,
+        commands: &[BUILD, one_by_one!("history")],
         limit: Duration::from_secs(7200),
         ..PLAIN
     },
