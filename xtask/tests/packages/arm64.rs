@@ -6,14 +6,15 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use tempfile::TempDir;
+use xtask::dist::Plan;
 use xtask::dist::product::WORKER;
-use xtask::dist::{Plan, dist};
 use xtask::paths::Paths;
 use xtask::process::output;
 use xtask::processor::{PACKAGED, Processor};
 use xtask::setup::validators;
 
 use crate::contents::{OF_THE_WORKSPACE, check_bill, field};
+use crate::make;
 
 /// Crates of Rust's standard library, which is built from its sources here. No bill has them: compiled in advance, it
 /// does not say what is in it.
@@ -41,7 +42,7 @@ fn the_packages_are_for_the_processor_and_their_jar_for_all() -> Result<()> {
     let mut plan = Plan::trial(&paths, Processor::Arm);
     plan.processors = PACKAGED.to_vec();
     plan.out.set_file_name("both");
-    let made = dist(&paths, &plan)?;
+    let made = make(&paths, &plan)?;
     ensure!(made.packages().len() == 4, "{made:?}");
     let folders = PACKAGED.map(|_| TempDir::new());
     let mut jars = Vec::new();

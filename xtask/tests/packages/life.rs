@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use xtask::dist::product::{HISTORY, WORKER};
-use xtask::dist::{Plan, REVISION, VERSION, dist};
+use xtask::dist::{Plan, REVISION, VERSION};
 use xtask::paths::Paths;
 use xtask::processor::Processor;
 use xtask::setup;
 use xtask::spark::JAVA_OPTIONS;
 use xtask::vm::{Guest, GuestFile, Init, Machine, prepare, system};
 
-use crate::{history, worker};
+use crate::{history, make, worker};
 
 /// The machine whose kernel needs no more than the unit's capabilities.
 const GUEST: &str = "x86-6.12";
@@ -229,7 +229,7 @@ fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<
     setup::for_machines(&paths)?;
     let mut plan = Plan::trial(&paths, Processor::X86);
     plan.revision += 1;
-    let second = dist(&paths, &plan)?;
+    let second = make(&paths, &plan)?;
     let second = |product| second.of(product, Processor::X86);
     let said = run(
         &paths,

@@ -6,7 +6,7 @@ mod contents;
 mod forms;
 mod life;
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Result, anyhow};
 use xtask::dist::product::{HISTORY, WORKER};
@@ -14,12 +14,19 @@ use xtask::dist::{Made, Packed, Plan, dist};
 use xtask::paths::Paths;
 use xtask::processor::Processor;
 
+/// Makes the packages of a plan, one plan at a time: they share the folder in which packages are put together.
+fn make(paths: &Paths, plan: &Plan) -> Result<Made> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    dist(paths, plan)
+}
+
 /// The packages of the programs that the other tests use, once for all tests.
 fn made() -> Result<&'static Made> {
     static MADE: OnceLock<Result<Made, String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         let paths = Paths::find().map_err(|error| format!("{error:#}"))?;
-        dist(&paths, &Plan::trial(&paths, Processor::X86)).map_err(|error| format!("{error:#}"))
+        make(&paths, &Plan::trial(&paths, Processor::X86)).map_err(|error| format!("{error:#}"))
     });
     made.as_ref().map_err(|error| anyhow!("{error}"))
 }
