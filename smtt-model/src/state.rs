@@ -10,6 +10,7 @@ mod block;
 mod block_history;
 mod block_ranges;
 mod bytes;
+mod deaths;
 mod executor;
 mod fact_counts;
 mod facts;

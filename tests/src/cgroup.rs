@@ -191,6 +191,14 @@ impl MemoryCgroup {
         self.write(limit, &bytes.to_string())
     }
 
+    /// Makes the OOM killer end all processes of the cgroup at once; version 2 only.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill_as_a_whole(&self) -> Result<()> {
+        self.write("memory.oom.group", "1")
+    }
+
     /// Makes a cgroup below this one, without a limit of its own. In version 2 this one has no processes then.
     ///
     /// # Errors

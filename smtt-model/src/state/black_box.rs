@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use smtt_common::event::memory::MemoryFigure;
 
 use super::bytes::{Caps, tree_bytes, tree_entry_bytes, vec_bytes};
+use super::deaths::CHILD_DEATHS;
 use super::memory_parts::Divisions;
 use super::memory_usage::MemoryUsage;
 use super::task::TaskState;
@@ -25,8 +26,6 @@ const TASKS: usize = 32;
 const THREADS: usize = 1024;
 /// A snapshot holds for the ends of further children in this time, in nanoseconds.
 const SNAPSHOT_NS: u64 = 1_000_000_000;
-/// Children of one executor whose deaths are reported.
-const CHILD_DEATHS: usize = 16;
 
 /// A figure in KiB; the largest value stands for "not measured".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -550,43 +549,9 @@ impl Executor {
             children: self.children.len() as u64,
         }
     }
-
-    /// The next child whose death is to be reported: one that a signal of another process or of the kernel ended.
-    pub(super) fn next_child_death(&mut self, until_ns: u64) -> Option<Noted<ChildEnd>> {
-        let notes = &mut self.black_box;
-        if notes.children_told.len() >= CHILD_DEATHS {
-            return None;
-        }
-        let due = notes
-            .child_ends
-            .iter()
-            .find(|note| note.time_ns <= until_ns && !notes.children_told.contains(&note.what.pid));
-        let due = due.cloned()?;
-        notes.children_told.push(due.what.pid);
-        Some(due)
-    }
 }
 
 impl super::State {
-    /// Ends that are old enough to be explained, by executor, each once: facts that were under way have arrived. A child
-    /// comes with its end, the executor itself without.
-    pub fn deaths_due(&mut self, until_ns: u64) -> Vec<(u64, Option<Noted<ChildEnd>>)> {
-        let mut due = Vec::new();
-        for (key, executor) in &mut self.executors {
-            while let Some(child) = executor.next_child_death(until_ns) {
-                due.push((*key, Some(child)));
-            }
-            let notes = &mut executor.black_box;
-            if !notes.told && executor.died_ns.is_some_and(|died| died <= until_ns) {
-                notes.told = true;
-                if !notes.replaced {
-                    due.push((*key, None));
-                }
-            }
-        }
-        due
-    }
-
     /// Keeps a sample of an executor's memory. Without a row it is dropped.
     pub fn sample_memory(&mut self, executor: u64, sample: &MemorySample) {
         self.change_known(executor, |executor, caps| {

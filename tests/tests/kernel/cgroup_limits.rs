@@ -15,7 +15,7 @@ use serde_json::Value;
 use smtt_tests::cgroup::{MemoryCgroup, in_pod, without_kernel_log};
 use smtt_tests::json::{list, number};
 use smtt_tests::lab::programs;
-use smtt_tests::skip::skip;
+use smtt_tests::skip::{leave_out, skip};
 use tempfile::TempDir;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Paths;
@@ -37,12 +37,16 @@ const SAMPLED: Duration = Duration::from_secs(8);
 /// An executor, and its child, in a cgroup from its begin on.
 fn start(group: &MemoryCgroup, hold_mib: u64) -> Result<Workload> {
     let hold = format!("hold={hold_mib}");
-    group.within(|| {
-        let mut workload = Workload::start("deaths", &["grow=own", "name=java", &hold])?;
-        workload.go()?;
-        workload.expect("CHILD ")?;
-        Ok(workload)
-    })
+    group.within(|| Ok(with_child(&hold)?.0))
+}
+
+/// An executor and its Python worker.
+fn with_child(hold: &str) -> Result<(Workload, u32)> {
+    let options = ["grow=own", "name=java", "child=python3", hold];
+    let mut workload = Workload::start("deaths", &options)?;
+    workload.go()?;
+    let child = workload.expect("CHILD ")?.parse()?;
+    Ok((workload, child))
 }
 
 /// The row of a process in the listing of memory, once it has its cgroup.
@@ -208,4 +212,77 @@ fn a_daemon_in_a_pod_with_the_tree_of_the_host_sees_the_limits_of_others() -> Re
         fs::create_dir(&host)?;
         in_pod(&groups.daemon, &host, || daemon(folder.path()))
     })
+}
+
+/// The only report of an executor's death is that of its JVM.
+fn one_report(daemon: &Daemon, pid: u32, verdict: &str) -> Result<()> {
+    let report = death(daemon, pid)?;
+    ensure!(report["verdict"] == verdict, "{report:#}");
+    // The child's would be there by now: it was judged before, or together with it.
+    thread::sleep(Duration::from_secs(3));
+    let metrics = daemon.metrics()?;
+    let counted = metrics.lines().filter(|line| {
+        line.starts_with("smtt_executor_deaths_total") && line.contains("python_worker_killed")
+    });
+    let counted: Vec<_> = counted.collect();
+    ensure!(
+        counted.iter().all(|line| line.ends_with(" 0")),
+        "{counted:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn processes_that_are_killed_together_are_one_death() -> Result<()> {
+    let Some(_turn) = alone()? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let daemon = daemon(folder.path())?;
+    let kill = |pid: u32| {
+        // SAFETY: kill has no precondition; both processes are of this test and not reaped.
+        let done = unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        ensure!(done == 0, "kill: {}", std::io::Error::last_os_error());
+        Ok(())
+    };
+    // As a container's runtime does it, in either order.
+    for is_child_first in [true, false] {
+        let (workload, child) = with_child("hold=0")?;
+        let pid = workload.pid();
+        wait_for("the daemon has the child", READ, || {
+            let rows = daemon.rows(&["executors"]).unwrap_or_default();
+            Ok(rows.iter().any(|row| row["pid"] == pid).then_some(()))
+        })?;
+        let (first, second) = if is_child_first {
+            (child, pid)
+        } else {
+            (pid, child)
+        };
+        kill(first)?;
+        kill(second)?;
+        let (status, _) = workload.reap()?;
+        ensure!(status == libc::SIGKILL as u32, "wait4 says {status:#x}");
+        one_report(&daemon, pid, "killed_by_signal")?;
+    }
+    // As the kernel does it with the cgroup of a pod.
+    let Some(group) = MemoryCgroup::make("whole", LIMIT)? else {
+        return skip("memory_cgroup", "no cgroup with a memory limit can be made");
+    };
+    if group.version == 1 {
+        return leave_out(
+            "memory_cgroup_2",
+            "cgroups of version 1 are never killed as a whole",
+        );
+    }
+    group.kill_as_a_whole()?;
+    let mut workload = start(&group, 0)?;
+    let pid = workload.pid();
+    row(&daemon, pid)?;
+    workload.go()?;
+    let (status, _) = workload.reap()?;
+    ensure!(status == libc::SIGKILL as u32, "wait4 says {status:#x}");
+    ensure!(group.number("memory.events oom_group_kill")? == 1);
+    // The executor and its child.
+    ensure!(group.oom_kills()? == 2, "{} kills", group.oom_kills()?);
+    one_report(&daemon, pid, "oom_killed_cgroup")
 }

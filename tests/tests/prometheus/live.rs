@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
 use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::faults::{at_rest, between};
 use smtt_tests::json::{sum, text};
@@ -252,6 +252,39 @@ fn dashboard(prometheus: &Prometheus, root: &Path, page: &str) -> Result<()> {
     Ok(())
 }
 
+/// The dashboard's variables, asked as Grafana does it, offer this worker and this application.
+fn variables(prometheus: &Prometheus, root: &Path, worker: &str, id: &str) -> Result<()> {
+    let text = std::fs::read_to_string(root.join("packaging/grafana/smtt.json"))?;
+    let dashboard: Value = serde_json::from_str(&text)?;
+    let list = dashboard["templating"]["list"]
+        .as_array()
+        .context("no variables")?;
+    let mut offered = Vec::new();
+    for query in list
+        .iter()
+        .filter_map(|variable| variable["query"].as_str())
+    {
+        let Some(inside) = query.strip_prefix("label_values(") else {
+            continue;
+        };
+        let (metric, label) = inside
+            .trim_end_matches(')')
+            .split_once(", ")
+            .context("a label")?;
+        let path = format!("/api/v1/label/{label}/values?match%5B%5D={metric}");
+        let answer: Value = serde_json::from_str(&http::get(prometheus.port, &path)?)?;
+        offered.push(answer["data"].clone());
+    }
+    let [workers, applications] = &offered[..] else {
+        bail!("{offered:?}");
+    };
+    ensure!(*workers == json!([worker]), "{offered:?}");
+    // Another executor of the machine may be there, too.
+    let applications = applications.as_array().context("no values")?;
+    ensure!(applications.contains(&json!(id)), "{offered:?}");
+    Ok(())
+}
+
 #[test]
 fn an_operator_sees_a_job_of_500_short_queries() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
@@ -315,6 +348,12 @@ fn an_operator_sees_a_job_of_500_short_queries() -> Result<()> {
     settled("the charts have series", &|| {}, || {
         dashboard(&prometheus, &lab.paths.root, &daemon.metrics()?)
     })?;
+    let worker = format!("127.0.0.1:{}", daemon.port);
+    settled(
+        "the dashboard can be set to the application",
+        &|| {},
+        || variables(&prometheus, &lab.paths.root, &worker, &id),
+    )?;
     let began = reached(&run, "begin")?;
     settled("half a minute after the first is known", &|| {}, || {
         let after = prometheus.scraped()? - began;
@@ -354,10 +393,12 @@ fn by_the_packaged_files_an_unread_cache_is_an_alert_within_two_minutes() -> Res
             continue;
         }
         let text = std::fs::read_to_string(&path)?;
+        // A reader takes the job alone into a configuration of their own.
+        let (_, job) = text.split_once("job_name: smtt\n").context("no job")?;
         let find = smtt_daemon::metrics::accountant::FIND_EVERY.as_secs();
         let parts = [
             find,
-            seconds(&text, "scrape_interval:")?,
+            seconds(job, "scrape_interval:")?,
             seconds(group, "interval:")?,
             seconds(alert, "for:")?,
         ];

@@ -240,6 +240,102 @@ fn add(object: &mut Value, operation: &Value) -> Result<()> {
     Ok(())
 }
 
+/// A kustomization's patch of the DaemonSet, applied to the base's.
+fn patched(paths: &Paths, base: &Path, kustomization: &Value) -> Result<Value> {
+    let patch = kustomization["patches"][0]["patch"].as_str();
+    let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
+    fs::write(&file, patch.context("a patch")?)?;
+    let mut set = yaml(paths, &base.join("daemonset.yaml"))?;
+    let operations = yaml(paths, file.path())?;
+    for operation in operations.as_array().context("operations")? {
+        add(&mut set, operation)?;
+    }
+    let target = &kustomization["patches"][0]["target"];
+    ensure!(
+        target["kind"] == set["kind"] && target["name"] == set["metadata"]["name"],
+        "{target}"
+    );
+    let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
+    fs::write(&file, serde_json::to_string(&set)?)?;
+    for version in KUBERNETES {
+        let judged = judge(paths, version, file.path())?;
+        let said = String::from_utf8_lossy(&judged.stderr);
+        ensure!(judged.status.success(), "for Kubernetes {version}: {said}");
+    }
+    Ok(set)
+}
+
+/// The overlay for older kernels adds the capability that the drop-in of the unit adds, and nothing else.
+#[test]
+fn the_overlay_for_linux_before_6_6_adds_what_the_drop_in_adds() -> Result<()> {
+    let (paths, base) = base()?;
+    let overlay = paths.root.join("packaging/kubernetes/linux-before-6.6");
+    let kustomization = yaml(&paths, &overlay.join("kustomization.yaml"))?;
+    ensure!(kustomization["kind"] == "Kustomization");
+    let resources = kustomization["resources"].as_array().context("resources")?;
+    let [resource] = &resources[..] else {
+        anyhow::bail!("{resources:?}");
+    };
+    let resource = resource.as_str().context("a folder")?;
+    ensure!(overlay.join(resource).canonicalize()? == base.canonicalize()?);
+
+    let mut set = patched(&paths, &base, &kustomization)?;
+    let added = set
+        .pointer_mut("/spec/template/spec/containers/0/securityContext/capabilities/add")
+        .and_then(Value::as_array_mut)
+        .context("capabilities")?
+        .pop();
+    let added = added.as_ref().and_then(Value::as_str).context("a name")?;
+    let drop_in = fs::read_to_string(paths.root.join("config/smtt-sys-admin.conf"))?;
+    for key in ["AmbientCapabilities", "CapabilityBoundingSet"] {
+        let line = format!("\n{key}=CAP_{added}\n");
+        ensure!(drop_in.contains(&line), "no {line:?} in {drop_in}");
+    }
+    ensure!(
+        set == yaml(&paths, &base.join("daemonset.yaml"))?,
+        "more is changed"
+    );
+    Ok(())
+}
+
+/// Every alert and recording rule has a case that promtool runs (`tests/tests/prometheus`).
+#[test]
+fn every_rule_has_a_case() -> Result<()> {
+    let (paths, _) = base()?;
+    let folder = paths.root.join("packaging/prometheus");
+    let cases = yaml(&paths, &folder.join("tests.yml"))?;
+    let cases = cases["tests"].as_array().context("no cases")?;
+    let mut known: BTreeSet<&str> = BTreeSet::new();
+    for case in cases {
+        let all = |key: &str| case[key].as_array().into_iter().flatten();
+        let alerts = all("alert_rule_test").filter(|test| {
+            // One that only stays away shows nothing of its text.
+            test["exp_alerts"]
+                .as_array()
+                .is_some_and(|alerts| !alerts.is_empty())
+        });
+        known.extend(alerts.filter_map(|test| test["alertname"].as_str()));
+        known.extend(all("promql_expr_test").filter_map(|test| test["expr"].as_str()));
+    }
+    let mut rules = 0;
+    for file in ["alerts.yml", "recording.yml"] {
+        let file = yaml(&paths, &folder.join(file))?;
+        let groups = file["groups"].as_array().context("no groups")?;
+        for rule in groups
+            .iter()
+            .filter_map(|group| group["rules"].as_array())
+            .flatten()
+        {
+            let name = rule["alert"].as_str().or_else(|| rule["record"].as_str());
+            let name = name.context("a rule without a name")?;
+            ensure!(known.contains(name), "{name} has no case in tests.yml");
+            rules += 1;
+        }
+    }
+    ensure!(rules >= 20, "{rules} rules");
+    Ok(())
+}
+
 /// The component with TLS changes what is there; its probes ask as the port answers, and the daemon takes its files.
 #[test]
 fn the_component_with_tls_has_probes_and_modes_that_the_daemon_takes() -> Result<()> {
@@ -253,21 +349,9 @@ fn the_component_with_tls_has_probes_and_modes_that_the_daemon_takes() -> Result
     ensure!(config["behavior"] == "replace");
     ensure!(config["name"] == generated["name"] && config["files"] == generated["files"]);
 
-    let patch = kustomization["patches"][0]["patch"].as_str();
     let folder = tempfile::tempdir()?;
     let file = |name: &str| folder.path().join(name);
-    fs::write(file("patch.yaml"), patch.context("a patch")?)?;
-    let mut set = yaml(&paths, &base.join("daemonset.yaml"))?;
-    let operations = yaml(&paths, &file("patch.yaml"))?;
-    for operation in operations.as_array().context("operations")? {
-        add(&mut set, operation)?;
-    }
-    fs::write(file("daemonset.yaml"), serde_json::to_string(&set)?)?;
-    for version in KUBERNETES {
-        let judged = judge(&paths, version, &file("daemonset.yaml"))?;
-        let said = String::from_utf8_lossy(&judged.stderr);
-        ensure!(judged.status.success(), "for Kubernetes {version}: {said}");
-    }
+    let set = patched(&paths, &base, &kustomization)?;
     let pod = &set["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
     for probe in ["startupProbe", "livenessProbe"] {

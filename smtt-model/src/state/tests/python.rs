@@ -144,6 +144,59 @@ fn a_signal_of_the_kernel_is_none_of_the_process_that_it_ran_in() {
     assert!(!from_own(true));
 }
 
+/// The deaths to explain of an executor and its worker that get this signal, the JVM so long before it in seconds.
+fn due_of_both(signal: u32, jvm_before_s: f64, is_jvm_told: bool) -> Vec<bool> {
+    let mut state = state();
+    tell(&mut state, 1, S, described("app", "1"));
+    tell(&mut state, 1, S, Fact::ProcessForked { child_pid: 500 });
+    let sent = |target_pid, is_executor, signal| {
+        Fact::SignalSent(Box::new(SignalSent {
+            target_pid,
+            is_executor,
+            signal,
+            from_kernel: true,
+            ..SignalSent::default()
+        }))
+    };
+    let gone = |is_executor, status| Fact::ProcessGone {
+        exec: false,
+        is_executor,
+        end: Some(Box::new(ProcessEnd {
+            status,
+            peak_rss_bytes: 1,
+            name: "python3".into(),
+        })),
+    };
+    let worker_ns = 10 * S;
+    let jvm_ns = (worker_ns as f64 - jvm_before_s * S as f64) as u64;
+    let of_jvm = [sent(100, true, 9), gone(true, 9)];
+    let jvm = of_jvm.into_iter().skip(usize::from(!is_jvm_told));
+    let jvm: Vec<_> = jvm.map(|fact| (100, jvm_ns, fact)).collect();
+    let worker = [
+        (500, worker_ns, sent(500, false, signal)),
+        // It ends later: it gives much memory back.
+        (500, worker_ns + S / 4, gone(false, signal)),
+    ];
+    let mut facts: Vec<_> = jvm.into_iter().chain(worker).collect();
+    facts.sort_by_key(|(_, time, _)| *time);
+    for (pid, time, fact) in facts {
+        of_process(&mut state, pid, time, fact);
+    }
+    let due = state.deaths_due(20 * S);
+    due.iter().map(|(_, child)| child.is_some()).collect()
+}
+
+#[test]
+fn a_child_that_is_killed_with_its_jvm_is_no_death_of_its_own() {
+    for is_jvm_told in [true, false] {
+        for together in [0.0, 0.6, -0.6] {
+            assert_eq!(due_of_both(9, together, is_jvm_told), [false]);
+        }
+        assert_eq!(due_of_both(9, -5.0, is_jvm_told), [true, false]);
+        assert_eq!(due_of_both(11, 0.0, is_jvm_told), [true, false]);
+    }
+}
+
 #[test]
 fn children_that_end_together_share_one_snapshot() {
     let mut state = state();

@@ -1,5 +1,6 @@
 //! Ends of an executor and of its child, in the ways that a test asks for.
 
+use std::ffi::CString;
 use std::process::exit;
 
 use anyhow::{Result, bail};
@@ -15,7 +16,7 @@ const MIB: usize = 1 << 20;
 const CHUNK: usize = 1024;
 
 /// Forks a child, touches `hold` MiB, prints `CHILD` and the child's process id, and waits for a line. Then it exits with the code of `exit`, or
-/// takes memory until it is killed (`grow=own`); with `grow=child` the child does so at once.
+/// takes memory until it is killed (`grow=own`); with `grow=child` the child does so at once. `child` names the child.
 pub fn deaths(_marker: &Marker, options: &Options) -> Result<Value> {
     let grow = options.text("grow").unwrap_or_default();
     let parent = std::process::id();
@@ -28,6 +29,11 @@ pub fn deaths(_marker: &Marker, options: &Options) -> Result<Value> {
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::signal(libc::SIGUSR1, libc::SIG_DFL);
+            }
+            if let Some(name) = options.text("child") {
+                let name = CString::new(name)?;
+                // SAFETY: the text is NUL-terminated, and the call copies 16 bytes of it at most.
+                unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
             }
             // The parent may have ended before this child asked for the signal.
             if std::os::unix::process::parent_id() != parent {
