@@ -48,15 +48,15 @@ pub(super) fn fold<K: Copy + Eq + std::hash::Hash + HeapBytes, V: HeapBytes>(
     over: &mut OverCap,
     most: usize,
     may_go: impl Fn(&V) -> bool,
-    last_active_ns: impl Fn(&V) -> u64,
+    order: impl Fn(&V) -> u64,
     counted: impl Fn(&V) -> OverCap,
 ) -> usize {
     let mut old: Vec<(u64, K)> = table
         .iter()
         .filter(|(_, row)| may_go(row))
-        .map(|(key, row)| (last_active_ns(row), *key))
+        .map(|(key, row)| (order(row), *key))
         .collect();
-    small::sort_by_key(&mut old, |(touched, _)| *touched);
+    small::sort_by_key(&mut old, |(order, _)| *order);
     old.truncate(most);
     let freed = old.len();
     for (_, key) in old {

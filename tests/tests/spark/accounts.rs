@@ -6,12 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::application::LOCAL_CLUSTER;
 use smtt_tests::job_trace::same_trace;
-use smtt_tests::json::{number, text};
+use smtt_tests::json::{list, number, text};
 use smtt_tests::lab::{LIMIT, SparkLab};
 use smtt_tests::peaks::at_least_sparks;
 use smtt_tests::task_metrics::same_metrics;
 use smtt_tests::truth::spark_tasks;
-use xtask::daemon::Options;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
@@ -229,16 +228,12 @@ fn failed_attempts(all: &[Value], failed: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// An executor runs more tasks than the table of tasks holds by default; with a larger table each has a row with its
-/// figures.
+/// Each of an executor's tasks has a row with its figures, and each of its records came or is named as lost.
 #[test]
 fn ten_thousand_tasks_of_one_executor_have_rows() -> Result<()> {
     const TASKS: u64 = 10_000;
     let lab = SparkLab::new("4.0.5")?;
-    let daemon = lab.daemon_with(&Options {
-        toml: "[limits]\ntasks_per_executor = 16384\n".to_owned(),
-        ..Options::default()
-    })?;
+    let daemon = lab.daemon()?;
     let arguments = [TASKS.to_string(), "1".to_owned()];
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let application = Application::java(
@@ -276,6 +271,22 @@ fn ten_thousand_tasks_of_one_executor_have_rows() -> Result<()> {
         .sum();
     ensure!(used == TASKS, "{used} tasks are in the sums");
     println!("each of {} tasks has its figures", rows.len());
+    let hops = wait_for("the ledger is at rest", LIMIT, || {
+        let status = daemon.json(&["status"])?;
+        let hops = list(&status, "ledger")?.to_vec();
+        let at_rest = hops.iter().all(|hop| hop["in_flight"] == 0);
+        Ok(at_rest.then_some(hops))
+    })?;
+    for hop in &hops {
+        let lost = hop["lost"].as_object().context("no losses")?;
+        let lost: u64 = lost.values().filter_map(Value::as_u64).sum();
+        let (attempted, delivered) = (number(hop, "attempted")?, number(hop, "delivered")?);
+        ensure!(attempted == delivered + lost, "{hop}");
+    }
+    // A task is two facts at least, and two accounts.
+    let aggregated = hops.iter().find(|hop| hop["name"] == "aggregate");
+    let aggregated = number(aggregated.context("no hop")?, "delivered")?;
+    ensure!(aggregated >= 4 * TASKS, "{aggregated} records");
     run.finish(&["end"])?;
     drop(daemon);
     lab.passed()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_tests::cgroup::{MemoryCgroup, ThreadCgroup};
-use smtt_tests::json::number;
+use smtt_tests::json::{list, number};
 use smtt_tests::lab::{LabDaemon, Run, SparkLab};
 use smtt_tests::skip::skip;
 use xtask::process::wait_for;
@@ -363,6 +363,48 @@ fn limit_of_a_cgroup() -> Result<()> {
     lab.passed()
 }
 
+/// The page of a worker that outgrew the cgroup of an executor with a heap of 512 MiB: who grew, where the JVM's memory
+/// was, and how much more it needs. `peak` is the most that the cgroup had, by the kernel.
+fn explained(page: &Value, peak: u64) -> Result<()> {
+    const HEAP: u64 = 512 << 20;
+    let growth = list(page, "growth")?;
+    let most = growth.first().context("nothing grew")?;
+    println!("{growth:#?} {}", page["advice"]);
+    ensure!(
+        most["what"]
+            .as_str()
+            .is_some_and(|what| what.contains("Python")),
+        "{growth:#?}"
+    );
+    let memory = &page["memory"];
+    let resident = number(memory, "resident_bytes")?;
+    let parts = list(memory, "parts")?;
+    let parts: i64 = parts.iter().filter_map(|part| part["bytes"].as_i64()).sum();
+    ensure!(
+        parts.unsigned_abs().abs_diff(resident) <= resident / 100,
+        "{parts} of {resident} bytes: {memory:#}"
+    );
+    let advice = page["advice"][0].as_str().context("no advice")?;
+    let overhead = advice.split_once("spark.executor.memoryOverhead=");
+    let (_, overhead) = overhead.with_context(|| advice.to_owned())?;
+    let size: String = overhead.chars().take_while(char::is_ascii_digit).collect();
+    let unit = if overhead[size.len()..].starts_with('g') {
+        30
+    } else {
+        20
+    };
+    let overhead = size.parse::<u64>()? << unit;
+    // What the kernel counted for all processes, without the heap, did not fit; a tenth and a step of 256 MiB are room.
+    let least = WORKER_LIMIT - HEAP;
+    let needed = peak.saturating_sub(resident.min(HEAP));
+    ensure!(
+        overhead > least
+            && overhead <= (needed + needed / 5).max(least + (256 << 20)) + (512 << 20),
+        "{overhead} bytes beside a heap of {HEAP}; the kernel's peak is {peak}, the JVM had {resident}"
+    );
+    Ok(())
+}
+
 #[test]
 fn a_python_worker_that_the_oom_killer_ended_is_named() -> Result<()> {
     times(|| {
@@ -398,6 +440,7 @@ fn a_python_worker_that_the_oom_killer_ended_is_named() -> Result<()> {
             "{}",
             page["cgroup"]
         );
+        explained(&page, group.peak_bytes()?)?;
         // The metric is what the kernel's file has, of all processes of the group.
         wait_for("the peak of the cgroup is a metric", LIMIT, || {
             let peak = group.peak_bytes()?;

@@ -131,7 +131,7 @@ impl Counts {
 }
 
 /// CPU seconds of the marker's threads in a process.
-fn marker_seconds(pid: u32) -> Option<f64> {
+pub(super) fn marker_seconds(pid: u32) -> Option<f64> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut seconds = 0.0;
     for thread in threads.flatten() {

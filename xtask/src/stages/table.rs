@@ -79,7 +79,7 @@ const PLAIN: Stage = Stage {
 };
 
 /// All stages; those of one lane run in this order.
-pub const STAGES: [Stage; 20] = [
+pub const STAGES: [Stage; 22] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -260,6 +260,22 @@ pub const STAGES: [Stage; 20] = [
         ..PLAIN
     },
     Stage {
+        name: "demo",
+        about: "the demonstration, as its first reader runs it",
+        lane: Lane::ByName,
+        root: true,
+        commands: &[&["xtask", "demo"]],
+        ..PLAIN
+    },
+    Stage {
+        name: "dist",
+        about: "the packages as users get them, for both processors: each program within its size",
+        lane: Lane::ByName,
+        commands: &[&["xtask", "dist"]],
+        limit: Duration::from_secs(10800),
+        ..PLAIN
+    },
+    Stage {
         name: "systemd",
         about: "a worker and a history server with their packages, in emulated machines whose init is systemd, on two kernels",
         lane: Lane::ByName,
@@ -376,7 +392,8 @@ mod tests {
         assert_eq!(
             names_by_name_only(),
             [
-                "arm64", "systemd", "starts", "kills", "remedies", "deaths", "versions", "soak"
+                "arm64", "demo", "dist", "systemd", "starts", "kills", "remedies", "deaths",
+                "versions", "soak"
             ]
         );
         assert!(

@@ -17,13 +17,17 @@ use crate::step::Steps;
 /// Debian suite of the disk.
 const SUITE: &str = "bookworm";
 /// What is installed beside the smallest Debian.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 9] = [
     "systemd",
     "systemd-sysv",
     "init-system-helpers",
     "procps",
     "iproute2",
     "openjdk-17-jre-headless",
+    // What docs/SECURITY.md makes certificates and passwords with, and what asks a port as Prometheus does.
+    "openssl",
+    "apache2-utils",
+    "curl",
 ];
 /// Size of the disk: its contents, packages of the product, and what they write.
 const DISK_SIZE: &str = "3G";

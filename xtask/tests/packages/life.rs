@@ -16,7 +16,7 @@ use xtask::setup;
 use xtask::spark::JAVA_OPTIONS;
 use xtask::vm::{Guest, GuestFile, Init, Machine, prepare, system};
 
-use crate::{history, make, worker};
+use crate::{alert, history, make, worker};
 
 /// The machine whose kernel needs no more than the unit's capabilities.
 const GUEST: &str = "x86-6.12";
@@ -36,7 +36,7 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 const SHOW: &str = "systemctl show --property=MainPID --value smtt";
 
 /// A step with its commands.
-type Step = (&'static str, String);
+pub type Step = (&'static str, String);
 
 /// The start of an application, as another user and with the package's jar and library, until it has cached its RDD.
 fn start(java: &str) -> Step {
@@ -90,9 +90,26 @@ fn steps_of_debian_12(java: &str) -> Vec<Step> {
 }
 
 /// Steps of the script: name and commands.
-fn steps(java: &str) -> Vec<Step> {
+fn steps(paths: &Paths, java: &str) -> Result<Vec<Step>> {
+    let mut steps = steps_until_traced(java);
+    steps.extend(alert::steps(paths)?);
+    steps.extend(steps_from_upgrade_on());
+    Ok(steps)
+}
+
+/// The daemon's own lines in the journal: their priorities, and those with an escape code, which the journal writes as
+/// bytes.
+const JOURNAL: &str = "journalctl --no-pager -o json _COMM=smtt-daemon > /journal && \
+     grep -o '\"PRIORITY\":\"[0-9]\"' /journal | sort | uniq -c; ! grep -E 'u001b|\"MESSAGE\":\\[' /journal";
+/// As docs/INSTALL.md has it for other distributions, and undone.
+const FROM_TARBALL: &str = "tar -C / --strip-components=1 -xzf /smtt.tar.gz && \
+     systemd-sysusers && systemctl daemon-reload && systemctl enable --now smtt && \
+     wait_for systemctl is-active --quiet smtt && ask status --json";
+const TARBALL_GONE: &str = "systemctl disable --now smtt; \
+     tar -tzf /smtt.tar.gz | sed 's|^[^/]*/|/|' | grep -v '/$' | xargs rm; rm -rf /etc/smtt /var/lib/smtt; systemctl daemon-reload; ! pidof smtt-daemon";
+
+fn steps_until_traced(java: &str) -> Vec<Step> {
     let show = SHOW;
-    let history = "systemctl show --property=MainPID --value smtt-history";
     vec![
         ("before", "! id smtt && ! test -e /usr/bin/smtt-ctl".to_owned()),
         ("install", "dpkg -i /smtt.deb".to_owned()),
@@ -110,6 +127,14 @@ fn steps(java: &str) -> Vec<Step> {
         start(java),
         ("traced", "knows rdds 'cached arrays'".to_owned()),
         ("executors", "ask executors --json".to_owned()),
+        ("journal", JOURNAL.to_owned()),
+    ]
+}
+
+fn steps_from_upgrade_on() -> Vec<Step> {
+    let show = SHOW;
+    let history = "systemctl show --property=MainPID --value smtt-history";
+    vec![
         ("change", "sed -i 's/^tick = .*/tick = \"2s\"/' /etc/smtt/smtt.toml && smtt-daemon --check --config /etc/smtt/smtt.toml".to_owned()),
         ("upgrade", format!(
             "before=$({show}); dpkg -i /smtt-next.deb && wait_for systemctl is-active --quiet smtt && after=$({show}) && \
@@ -119,7 +144,9 @@ fn steps(java: &str) -> Vec<Step> {
         ("remove", "dpkg -r smtt; ! systemctl is-active --quiet smtt && ! pidof smtt-daemon && ! test -e /usr/bin/smtt-daemon && grep ^tick /etc/smtt/smtt.toml && ls -d /var/lib/smtt".to_owned()),
         // The job goes on without daemon, library and jar.
         ("finish", "touch /gates/cached.go /gates/scanned.go; wait_for test -s /application.status; cat /application.log; cat /application.status".to_owned()),
-        ("purge", "dpkg -P smtt; ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt*.deb' -not -path '/smtt-script*' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'".to_owned()),
+        ("purge", format!("dpkg -P smtt; {} && ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt*.deb' -not -path '/smtt-script*' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'", alert::UNDONE)),
+        ("tarball", FROM_TARBALL.to_owned()),
+        ("tarball gone", TARBALL_GONE.to_owned()),
         ("history", "dpkg -i /smtt-history.deb && test -z \"$(dpkg --verify smtt-history)\"; systemctl is-enabled smtt-history; systemctl is-active smtt-history; true".to_owned()),
         ("history serves", "systemctl enable --now smtt-history && wait_for history /api/v1/applications && cat /answer && echo".to_owned()),
         ("history user", format!("pid=$({history}); stat -c '%u' /proc/$pid; sed -n 's/^CapEff:\\t//p' /proc/$pid/status; stat -L -c '%u %a' /var/lib/smtt-history")),
@@ -180,7 +207,7 @@ fn java() -> String {
 
 /// Output and status of each step.
 #[derive(Debug, Default)]
-struct Said {
+pub struct Said {
     steps: BTreeMap<String, (String, Option<i32>)>,
     now: String,
 }
@@ -199,7 +226,7 @@ impl Said {
     }
 
     /// Output of a step that ended with the status.
-    fn ended(&self, name: &str, wanted: i32) -> Result<&str> {
+    pub fn ended(&self, name: &str, wanted: i32) -> Result<&str> {
         let (output, status) = self
             .steps
             .get(name)
@@ -237,10 +264,11 @@ fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<
         &[
             (&worker()?.deb, "/smtt.deb"),
             (&second(&WORKER)?.deb, "/smtt-next.deb"),
+            (&worker()?.tarball, "/smtt.tar.gz"),
             (&history()?.deb, "/smtt-history.deb"),
             (&second(&HISTORY)?.deb, "/smtt-history-next.deb"),
         ],
-        steps(&java()),
+        steps(&paths, &java())?,
     )?;
     check(&said)
 }
@@ -345,6 +373,9 @@ fn check(said: &Said) -> Result<()> {
     said.ended("user outside the group", 77)?;
 
     let pid = &is_traced(said)?["pid"];
+    let journal = said.ended("journal", 0)?;
+    ensure!(journal.contains("\"PRIORITY\":\"6\""), "{journal}");
+    alert::check(said)?;
 
     said.ended("change", 0)?;
     let upgrade = said.ended("upgrade", 0)?;
@@ -371,6 +402,9 @@ fn check(said: &Said) -> Result<()> {
     let left = said.ended("purge", 0)?;
     let left: Vec<_> = left.lines().filter(|line| line.starts_with('/')).collect();
     ensure!(left.is_empty(), "a purge left {left:?}");
+    let status: Value = serde_json::from_str(said.ended("tarball", 0)?)?;
+    ensure!(status.is_object(), "{status}");
+    said.ended("tarball gone", 0)?;
     check_history(said)
 }
 

@@ -1,6 +1,7 @@
 //! The packages of `cargo xtask dist` and the files beside them, as other programs read them, and a worker's life with the
 //! package on an emulated Debian machine whose init is systemd. Needs root and a finished `cargo xtask setup`.
 
+mod alert;
 mod arm64;
 mod contents;
 mod forms;

@@ -1,5 +1,7 @@
 //! Stages in quantiles, jobs, and failed tasks, over executors.
 
+use std::collections::BTreeSet;
+
 use smtt_common::event::used::{
     ACCOUNTS, CPU_NS, DISK_WAIT_NS, HELPER_SHIFT, PARTIAL, TaskUsed, UNTIL_EXIT,
 };
@@ -12,6 +14,18 @@ use crate::rows::{
 
 /// A task of a stage that ended with this outcome and used the CPU for `cpu_ns`.
 fn ran(state: &mut State, n: u32, task: u64, stage: u32, outcome: TaskOutcome, cpu_ns: u64) {
+    ran_at(state, n, 2 * S, (task, stage), outcome, cpu_ns);
+}
+
+/// The same with the time of its end.
+fn ran_at(
+    state: &mut State,
+    n: u32,
+    end_ns: u64,
+    (task, stage): (u64, u32),
+    outcome: TaskOutcome,
+    cpu_ns: u64,
+) {
     tell(state, n, S, started(task, stage));
     let mut accounts = [0; ACCOUNTS];
     accounts[CPU_NS] = cpu_ns;
@@ -22,8 +36,8 @@ fn ran(state: &mut State, n: u32, task: u64, stage: u32, outcome: TaskOutcome, c
         present: 1 << CPU_NS,
         flags: 0,
     };
-    tell(state, n, 2 * S, Fact::TaskUsed(Box::new(used)));
-    tell(state, n, 2 * S, ended(task, stage, outcome));
+    tell(state, n, end_ns, Fact::TaskUsed(Box::new(used)));
+    tell(state, n, end_ns, ended(task, stage, outcome));
 }
 
 fn summaries(state: &State) -> Vec<StageSummaryRow> {
@@ -181,6 +195,39 @@ fn tasks_that_have_left_the_table_are_missed_in_quantiles() {
     let failed = state.list_failed_tasks(&Filter::default()).rows;
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0].task_attempt_id, None);
+}
+
+#[test]
+fn failed_tasks_stay_in_the_table_and_leave_room_for_others() {
+    use TaskOutcome::{Failed, Killed, Succeeded};
+    let mut state = state_with(Limits {
+        tasks_per_executor: 16,
+        ..Limits::default()
+    });
+    let run = |state: &mut State, tasks: std::ops::Range<u64>, outcome| {
+        for task in tasks {
+            ran_at(state, 1, 2 * S + task, (task, 3), outcome, 7);
+        }
+    };
+    let failed = |state: &State| -> BTreeSet<u64> {
+        let rows = state.list_failed_tasks(&Filter::default()).rows;
+        rows.iter().filter_map(|row| row.task_attempt_id).collect()
+    };
+    run(&mut state, 0..2, Failed);
+    run(&mut state, 2..3, Killed);
+    run(&mut state, 3..400, Succeeded);
+    assert_eq!(failed(&state), BTreeSet::from([0, 1, 2]));
+    // A flood of them does not take the whole table.
+    run(&mut state, 400..800, Failed);
+    run(&mut state, 800..801, Succeeded);
+    run(&mut state, 801..804, Failed);
+    let ids = failed(&state);
+    assert!(ids.len() >= 7 && ids.contains(&803), "{ids:?}");
+    assert!(!ids.contains(&0), "the oldest are let go: {ids:?}");
+    let rows = state.list_tasks(&Filter::default()).rows;
+    let has = |id| rows.iter().any(|row| row.task_attempt_id == Some(id));
+    assert!(has(800), "one that succeeded lately has its row");
+    assert_eq!(summaries(&state)[0].tasks_failed, 2 + 400 + 3);
 }
 
 #[test]
