@@ -17,6 +17,7 @@ use smtt_tests::truth::unless_collected;
 use xtask::daemon::{Daemon, Options};
 use xtask::paths::Jdk;
 use xtask::process::{Running, wait_for};
+use xtask::witness::resident_bytes;
 
 use super::storage::ranges_hold_the_pattern;
 
@@ -175,6 +176,34 @@ fn is_traced(lab: &SparkLab, daemon: &Daemon) -> Result<()> {
     let on_heap = unless_collected(|| ranges_hold_the_pattern(&listed, "serialised", true))?;
     ensure!(on_heap == PARTITIONS);
 
+    // Accounts of tasks and the table of memory, read by ids that the container does not know.
+    let tasks = listed(&["tasks"])?;
+    let ended = tasks.iter().filter(|row| row["state"] == "succeeded");
+    let ended: Vec<&Value> = ended.collect();
+    ensure!(ended.len() as u64 >= PARTITIONS as u64, "{tasks:#?}");
+    for row in ended {
+        ensure!(
+            row["used_until"] == "task_end" && number(row, "cpu_ns")? > 0,
+            "{row}"
+        );
+    }
+    wait_for("the memory of both executors adds up", LIMIT, || {
+        let rows = listed(&["memory"])?;
+        let mut right = 0;
+        for row in &rows {
+            let pid = number(row, "pid")?;
+            if !executors.iter().any(|executor| executor["pid"] == pid) {
+                continue;
+            }
+            let parts = row["parts"].as_array().into_iter().flatten();
+            let sum: i64 = parts.filter_map(|part| part["bytes"].as_i64()).sum();
+            let kernel = resident_bytes(pid as u32)?;
+            println!("memory of {pid}: parts {sum}, VmRSS {kernel}");
+            right += usize::from(sum.unsigned_abs().abs_diff(kernel) <= kernel / 100);
+        }
+        Ok((right == 2).then_some(()))
+    })?;
+
     for gate in ["cached", "unpersisted", "evicted", "end"] {
         fs::write(gates.join(format!("{gate}.go")), "")?;
     }
@@ -188,7 +217,25 @@ fn is_traced(lab: &SparkLab, daemon: &Daemon) -> Result<()> {
             .iter()
             .all(|row| row["state"] == "dead")
             .then_some(()))
-    })
+    })?;
+    let reports = wait_for("the executors' reports", LIMIT, || {
+        let reports = listed(&["postmortem"])?;
+        let of = |executor: &Value| {
+            let same = |report: &&Value| report["pid"] == executor["pid"];
+            reports.iter().find(same).cloned()
+        };
+        Ok(executors.iter().map(of).collect::<Option<Vec<Value>>>())
+    })?;
+    for report in reports {
+        println!("{}: {}", report["verdict"], report["sentence"]);
+        // The kernel kills what is left in a process namespace whose first process has ended.
+        let verdicts = ["ended", "stopped_by_spark", "killed_by_signal"];
+        ensure!(
+            verdicts.iter().any(|verdict| report["verdict"] == *verdict),
+            "{report:#}"
+        );
+    }
+    Ok(())
 }
 
 #[test]
