@@ -1,14 +1,20 @@
 //! An application: its frame and its overview.
 
+use std::collections::BTreeSet;
+
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::place::SECTIONS;
+use super::place::{SECTIONS, quoted};
 use super::shown::{Cell, facts};
 use super::{Asked, Document, document};
 use crate::open::App;
 use crate::out::Kind;
 use crate::serve::routes::application;
+use crate::workers::Files;
+
+/// Workers that the overview names at most.
+const WORKERS: usize = 8;
 
 /// The name that the application gave itself, else its id.
 pub(super) fn name(app: &App, id: &str) -> String {
@@ -92,12 +98,39 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
             h2 { "The event log" }
             (log(import))
         }
-        p.soft {
-            "Functions of tasks, memory and page faults need what the workers' daemons measure; this store has only what "
-            "Spark's event log says."
-        }
+        (workers(asked))
     };
     Ok(framed(asked, "", &title, &body))
+}
+
+/// Which workers' daemons wrote about the application, by the names of their files, and where that is.
+fn workers(asked: &Asked<'_>) -> Markup {
+    let store = &asked.server.settings.store;
+    let user = asked.parameters.one("user");
+    let number = user.and_then(|it| it.parse().ok());
+    let files = match Files::of(store, asked.app.identity(), number, None) {
+        Ok(files) => files,
+        Err(trouble) => return html! { p.soft { (super::shown::cut(&trouble.to_string())) } },
+    };
+    let hosts: BTreeSet<&str> = files.all().iter().map(|it| it.name.host.as_str()).collect();
+    let of_user = user.map_or_else(String::new, |user| format!("?user={}", quoted(user)));
+    let to = |part: &str| format!("{}{of_user}", asked.place.part(part));
+    html! {
+        @if hosts.is_empty() {
+            p.soft {
+                "Functions of tasks, memory and page faults need what the workers' daemons measure; this store has only what "
+                "Spark's event log says."
+            }
+        } @else {
+            p id="workers" {
+                "The daemons of " (hosts.len()) @if hosts.len() == 1 { " worker" } @else { " workers" } " wrote about this application: "
+                @for (at, host) in hosts.iter().take(WORKERS).enumerate() { @if at > 0 { ", " } bdi { (super::shown::cut(host)) } }
+                @if hosts.len() > WORKERS { " and " (hosts.len() - WORKERS) " more" }
+                ". What they measured is " a href=(to("timeline/memory")) { "memory over time" } ", "
+                a href=(to("findings")) { "findings" } " and, on the page of each of their " a href=(to("tasks")) { "tasks" } ", functions."
+            }
+        }
+    }
 }
 
 /// What the import of the log counted.

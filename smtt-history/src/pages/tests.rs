@@ -136,6 +136,60 @@ async fn every_page_escapes_names_and_has_the_policy() {
 }
 
 #[tokio::test]
+async fn the_overview_names_the_workers_that_wrote() {
+    let site = Site::new(&[log("app-1", "")]);
+    let only = "this store has only what Spark";
+    let (_, _, page) = site.get("/applications/app-1").await;
+    assert!(
+        page.contains(only) && !page.contains("id=\"workers\""),
+        "{page}"
+    );
+    let any = Room {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let write = |host: &str, uid: u32| {
+        let mut workers = Workers::take(&site.store(), host, 10, None, any).expect("opens");
+        let mut batch = Batch::new(&REST);
+        batch.push(&[
+            Stored::Text("worker"),
+            Stored::Text("1"),
+            Stored::Text("{}"),
+        ]);
+        let done = workers.add(Whose::of("app-1", uid), 0, &batch, &|uid| uid);
+        done.expect("writes");
+    };
+    write("node-0", 7);
+    let (_, _, page) = site.get("/applications/app-1").await;
+    let said = "The daemons of 1 worker wrote about this application: <bdi>node-0</bdi>. What";
+    assert!(page.contains(said) && !page.contains(only), "{page}");
+    for to in ["timeline/memory", "findings", "tasks"] {
+        let link = format!("<a href=\"../applications/app-1/{to}\">");
+        let at = page.find("id=\"workers\"").expect("has workers");
+        assert!(page[at..].contains(&link), "{link}: {page}");
+    }
+    for number in 1..10 {
+        write(&format!("node-{number}"), 7);
+    }
+    let (_, _, page) = site.get("/applications/app-1").await;
+    assert!(
+        page.contains("10 workers wrote")
+            && page.contains("<bdi>node-7</bdi> and 2 more.")
+            && !page.contains("node-8"),
+        "{page}"
+    );
+    // Of two users one is asked for, and the links keep the answer.
+    write("node-0", 8);
+    let (_, _, page) = site.get("/applications/app-1").await;
+    assert!(page.contains("executors of users 7, 8 claim"), "{page}");
+    let (_, _, page) = site.get("/applications/app-1?user=8").await;
+    assert!(
+        page.contains("1 worker wrote") && page.contains("findings?user=8\""),
+        "{page}"
+    );
+}
+
+#[tokio::test]
 async fn findings_have_their_saving_and_lead_to_their_stage() {
     let mut tasks = vec![Task::new(2000, 1_000_000); 64];
     tasks[40].run = 60_000;
