@@ -150,14 +150,33 @@ impl Browser {
     /// # Errors
     /// When there is none, or it cannot be clicked.
     pub fn click(&self, selector: &str) -> Result<()> {
+        let element = self.element(selector)?;
+        self.command(&format!("element/{element}/click"), &json!({}))
+            .map(drop)
+    }
+
+    fn element(&self, selector: &str) -> Result<String> {
         let found = self.command(
             "element",
             &json!({"using": "css selector", "value": selector}),
         )?;
         let element = found.as_object().and_then(|found| found.values().next());
         let element = element.and_then(Value::as_str).context("no element")?;
-        self.command(&format!("element/{element}/click"), &json!({}))
-            .map(drop)
+        Ok(element.to_owned())
+    }
+
+    /// Role and name of the element that a CSS selector finds first, as assistive technology is told.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn exposed(&self, selector: &str) -> Result<(String, String)> {
+        let element = self.element(selector)?;
+        let told = |what: &str| -> Result<String> {
+            let path = format!("/session/{}/element/{element}/{what}", self.session);
+            let value = self.request("GET", &path, None)?;
+            Ok(value.as_str().unwrap_or_default().to_owned())
+        };
+        Ok((told("computedrole")?, told("computedlabel")?))
     }
 
     /// Moves the pointer to a place in the window and clicks.

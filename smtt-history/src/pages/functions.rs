@@ -1,21 +1,28 @@
 //! The functions of a task attempt: lanes by thread, times by activity, what its thread did, and its life in parts. All of
 //! it comes from the worker that ran the task.
 
+mod axis;
+mod fetches;
+mod times;
+
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use smtt_model::rows::{
-    ActivityRow, COLLECTIONS, FetchRow, FunctionRow, FunctionsRow, HELPER, OnCpuRow, SplitsRow,
-    TASK, WORKER, lane_of,
+    COLLECTIONS, FunctionRow, FunctionsRow, HELPER, SplitsRow, TASK, WORKER, lane_of,
 };
 use smtt_model::units;
 
+use self::axis::{axis, grid};
+use self::fetches::{fetch_lanes, fetches, is_of_fetches};
+use self::times::{activities, bar, sampled};
 use super::Asked;
 use super::shown::{Cell, cut, facts};
 use super::table::{Column, Request, documents};
 use crate::functions::OfTask;
 use crate::serve::Refusal;
+use crate::serve::routes::Parameters;
 use crate::workers::Files;
 
 /// Colours of activities; others have the last one.
@@ -38,17 +45,12 @@ const ACTIVITIES: [(&str, &str); 17] = [
     ("evict", "p2"),
     ("", "p0"),
 ];
-/// What the activities do not cover.
-const REST: &str = "outside the spans (user code, framework)";
 /// Height of a span in the picture, and of the room between two lanes.
 const ROW: usize = 14;
 const GAP: usize = 6;
 /// Lanes and nested spans that the picture has at most.
 const LANES: usize = 32;
 const DEPTH: usize = 16;
-/// Height of a request in the picture, and rows of requests beside one another.
-const FETCH_ROW: usize = 7;
-const FETCH_ROWS: usize = 24;
 
 /// A series of the task's life: field, title and how a value is written.
 type Titled = (&'static str, &'static str, fn(i64) -> Cell);
@@ -103,7 +105,9 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
         Ok(found) => found,
         // The page has Spark's half.
         Err(trouble) => {
-            return Ok(html! { h2 { "Functions" } p.empty { (cut(&trouble.to_string())) } });
+            return Ok(
+                html! { h2 id="functions" { "Functions" } p.empty { (cut(&trouble.to_string())) } },
+            );
         }
     };
     let Some(OfTask {
@@ -112,7 +116,7 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
     }) = found
     else {
         return Ok(
-            html! { h2 { "Functions" } p.empty { "No worker has written about this task." } },
+            html! { h2 id="functions" { "Functions" } p.empty { "No worker has written about this task." } },
         );
     };
     let row = &document.json;
@@ -121,9 +125,9 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
     let (by_time, by_input) = (splits("splits"), splits("splits_by_input"));
     Ok(html! {
         @if let Some(functions) = &functions {
-            h2 { "Functions" }
+            h2 id="functions" { "Functions" }
             (lanes(asked, functions))
-            (fetch_lanes(functions))
+            (fetch_lanes(asked, functions))
             (activities(functions))
             @if let Some(on_cpu) = &functions.on_cpu {
                 (sampled(on_cpu))
@@ -135,7 +139,7 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
                     ("waiting for a CPU", "p1", thread.cpu_wait_ns),
                     ("waiting for a disk", "p2", thread.disk_wait_ns),
                     ("waiting for anything else", "p0", Some(thread.other_ns)),
-                ]))
+                ], &html! {}))
                 @if let Some(paused) = &functions.paused {
                     p.soft { "Pauses of the executor's collector in this time: " (Cell::Count(number(paused.pauses)).shown()) ", together "
                         (Cell::Nanoseconds(number(paused.paused_ns)).shown()) ", part of the other waiting."
@@ -225,26 +229,45 @@ fn total_ns(functions: &FunctionsRow) -> u64 {
     ends.max().unwrap_or(1)
 }
 
+/// The address of the page with a span or a request chosen, by the name of its parameter and its number.
+fn choice(asked: &Asked<'_>, name: &'static str) -> impl Fn(usize) -> String {
+    let all = asked.parameters.0.iter();
+    let others = all.filter(|(key, _)| key != "span" && key != "fetch");
+    let request = Request::new(&Parameters(others.cloned().collect())).ok();
+    move |number| {
+        let query = request
+            .as_ref()
+            .map(|it| it.with(name, &number.to_string()));
+        query.unwrap_or_default() + "#span"
+    }
+}
+
+/// The number of the span or of the request that the address has.
+fn chosen(asked: &Asked<'_>, name: &str) -> Option<usize> {
+    asked.parameters.one(name).and_then(|it| it.parse().ok())
+}
+
 fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
     let all = by_thread(&functions.spans);
     let total = total_ns(functions);
-    let chosen = asked.parameters.one("span");
-    let chosen = chosen.and_then(|it| it.parse::<usize>().ok());
+    let (chosen, to) = (chosen(asked, "span"), choice(asked, "span"));
     let at = |ns: u64| share(ns, total);
     html! {
         p { (Cell::Nanoseconds(number(functions.duration_ns)).shown()) " from the begin of the executor's task runner to its end. "
             "A span is a call of 1 ms or more, the service of a Python worker, or a pause of the collector; a click shows its numbers." }
+        (axis(total))
         @for lane in &all {
             @let depth = lane.spans.iter().map(|(depth, _, _)| depth + 1).max().unwrap_or(1);
             p.soft.lane { (lane.title) }
             svg.lanes viewBox=(format!("0 0 100 {}", depth * ROW + GAP)) height=(depth * ROW + GAP) preserveAspectRatio="none"
-                role="img" aria-label=(format!("Spans of {}", lane.title)) {
+                role="group" aria-label=(format!("Spans of {}", lane.title)) {
+                (grid(total, depth * ROW + GAP))
                 @for (depth, number, span) in &lane.spans {
                     @let class = format!("{}{}", colour(&span.activity), if chosen == Some(*number) { " chosen" } else { "" });
-                    a href=(Request::new(asked.parameters).map(|it| it.with("span", &number.to_string())).unwrap_or_default() + "#span") {
-                        rect class=(class) x=(at(span.begin_ns)) y=(depth * ROW) height=(ROW - 1) width=(at(span.duration_ns).max(0.1)) {
-                            title { (cut(&span.activity)) " " (cut(span.function.as_deref().unwrap_or_default())) ", " (units::duration(span.duration_ns)) }
-                        }
+                    a href=(to(*number)) {
+                        title { (cut(&span.activity)) " " (cut(span.function.as_deref().unwrap_or_default())) ", "
+                            (units::duration(span.duration_ns)) " from " (units::duration(span.begin_ns)) }
+                        rect class=(class) x=(at(span.begin_ns)) y=(depth * ROW) height=(ROW - 1) width=(at(span.duration_ns).max(0.1)) {}
                     }
                 }
             }
@@ -268,143 +291,6 @@ fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
                 ]))
             }
         }
-    }
-}
-
-/// Who was asked.
-fn source(fetch: &FetchRow) -> String {
-    let address = fetch.address.as_deref().unwrap_or("unknown");
-    match &fetch.executor_id {
-        Some(executor) => format!("{address} (executor {executor})"),
-        None => address.to_owned(),
-    }
-}
-
-/// Requests in rows, so that none lies over another one; the last row has those that find no place.
-fn in_rows(fetches: &[FetchRow]) -> Vec<(usize, &FetchRow)> {
-    let mut ends: Vec<u64> = Vec::new();
-    let place = |fetch: &'_ FetchRow| {
-        let free = ends.iter().position(|end| *end <= fetch.begin_ns);
-        let row = free.unwrap_or_else(|| ends.len().min(FETCH_ROWS - 1));
-        let end = fetch.begin_ns.saturating_add(fetch.duration_ns.max(1));
-        match ends.get_mut(row) {
-            Some(last) => *last = end.max(*last),
-            None => ends.push(end),
-        }
-        row
-    };
-    let rows: Vec<usize> = fetches.iter().map(place).collect();
-    rows.into_iter().zip(fetches).collect()
-}
-
-/// The requests for shuffle blocks of other executors as a picture, on the scale of the functions' lanes.
-fn fetch_lanes(functions: &FunctionsRow) -> Markup {
-    let Some(sum) = functions.fetched else {
-        return html! {};
-    };
-    let all = in_rows(&functions.fetches);
-    let total = total_ns(functions);
-    let at = |ns: u64| share(ns, total);
-    let height = all.iter().map(|(row, _)| row + 1).max().unwrap_or(0) * FETCH_ROW + GAP;
-    html! {
-        p.soft.lane { "fetches: " (Cell::Count(number(sum.requests)).shown()) " requests to other executors, "
-            (Cell::Count(number(sum.arrived_blocks)).shown()) " blocks, " (Cell::Bytes(number(sum.bytes)).shown()) }
-        @if !all.is_empty() {
-            svg.lanes id="fetches-lane" viewBox=(format!("0 0 100 {height}")) height=(height) preserveAspectRatio="none"
-                role="img" aria-label="Requests for shuffle blocks of other executors" {
-                @for (row, fetch) in &all {
-                    @let class = if fetch.outcome == "complete" { "s4" } else { "p2" };
-                    rect class=(class) x=(at(fetch.begin_ns)) y=(row * FETCH_ROW) height=(FETCH_ROW - 1) width=(at(fetch.duration_ns).max(0.1)) {
-                        title { (cut(&source(fetch))) ", " (units::bytes(fetch.bytes)) ", " (units::duration(fetch.duration_ns)) ", " (cut(&fetch.outcome)) }
-                    }
-                }
-            }
-        }
-        @if sum.left_out > 0 {
-            p.soft { (Cell::Count(number(sum.left_out)).shown()) " further requests are in the sums only." }
-        }
-    }
-}
-
-/// Times that add up to a duration, as a bar and as a table.
-fn bar(id: &str, title: &str, total: u64, parts: &[(&str, &str, Option<u64>)]) -> Markup {
-    let mut begin = 0_u64;
-    let begins: Vec<u64> = parts
-        .iter()
-        .map(|(_, _, ns)| {
-            begin = begin.saturating_add(ns.unwrap_or(0));
-            begin - ns.unwrap_or(0)
-        })
-        .collect();
-    html! {
-        svg.bar viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label=(title) {
-            @for ((_, class, ns), begin) in parts.iter().zip(&begins) {
-                rect class=(class) x=(share(*begin, total)) y="0" height="4" width=(share(ns.unwrap_or(0), total)) {}
-            }
-        }
-        div.wide tabindex="0" role="region" aria-label=(title) { table.data id=(id) {
-            thead { tr { th.words { "What" } th { "Time" } th { "Share" } } }
-            tbody {
-                @for (what, class, ns) in parts {
-                    @if let Some(ns) = ns {
-                        tr {
-                            th.words scope="row" {
-                                svg.key viewBox="0 0 1 1" aria-hidden="true" { rect class=(class) width="1" height="1" {} }
-                                bdi { (cut(what)) }
-                            }
-                            td { (Cell::Nanoseconds(number(*ns)).shown()) }
-                            td { (format!("{:.1} %", share(*ns, total))) }
-                        }
-                    }
-                }
-                tr { th.words scope="row" { "together" } td { (Cell::Nanoseconds(number(begin)).shown()) } td {} }
-            }
-        } }
-    }
-}
-
-fn activities(functions: &FunctionsRow) -> Markup {
-    let row = |it: &'_ ActivityRow| (it.activity.clone(), colour(&it.activity), it.own_ns);
-    let mut all: Vec<_> = functions.activities.iter().take(LANES).map(row).collect();
-    all.extend(functions.rest_ns.map(|ns| (REST.to_owned(), "p0", ns)));
-    let parts: Vec<_> = all
-        .iter()
-        .map(|(name, class, ns)| (name.as_str(), *class, Some(*ns)))
-        .collect();
-    let helpers = functions.helpers.iter().take(LANES);
-    html! {
-        (bar("activities", "Times by activity on the task's thread", functions.duration_ns, &parts))
-        @for it in helpers {
-            p.soft { "Helper threads: " bdi { (cut(&it.activity)) } " " (Cell::Nanoseconds(number(it.own_ns)).shown())
-                " in " (Cell::Count(number(it.spans)).shown()) " spans." }
-        }
-    }
-}
-
-/// The shares of activities in what was sampled on CPUs.
-fn sampled(on_cpu: &OnCpuRow) -> Markup {
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
-    let all = on_cpu.activities.iter().take(LANES);
-    html! {
-        h2 { "On CPUs, by activity" }
-        p.soft { (Cell::Count(number(on_cpu.samples)).shown()) " samples of " bdi { (cut(&on_cpu.event)) }
-            ", of all threads that worked for the task, however short a call was." }
-        div.wide tabindex="0" role="region" aria-label="On CPUs, by activity" { table.data id="on-cpu" {
-            thead { tr { th.words { "Activity" } th { "Samples" } th { "Share" } th { "95 % interval" } } }
-            tbody {
-                @for it in all {
-                    tr {
-                        th.words scope="row" {
-                            svg.key viewBox="0 0 1 1" aria-hidden="true" { rect class=(colour(&it.activity)) width="1" height="1" {} }
-                            bdi { (cut(&it.activity)) }
-                        }
-                        td { (Cell::Count(number(it.samples)).shown()) }
-                        td { (percent(it.share)) }
-                        td { (percent(it.share_low)) " to " (percent(it.share_high)) }
-                    }
-                }
-            }
-        } }
     }
 }
 
@@ -482,47 +368,6 @@ fn spans(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal>
         |_| true,
     )?;
     Ok(html! { h2 { "Spans" } (table) })
-}
-
-/// Keys of the columns of requests, which no column of spans has.
-const FETCH_KEYS: [&str; 7] = [
-    "from", "executor", "sent", "took", "blocks", "bytes", "outcome",
-];
-
-fn is_of_fetches(key: &str) -> bool {
-    FETCH_KEYS.contains(&key)
-}
-
-/// The requests for shuffle blocks as a table; nothing where there are none.
-fn fetches(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal> {
-    if functions.fetches.is_empty() {
-        return Ok(html! {});
-    }
-    let mut request = Request::new(asked.parameters)?;
-    request.sort = request.sort.filter(|(key, _)| is_of_fetches(key));
-    let rows: Vec<Value> = functions.fetches.iter().map(|it| json!(it)).collect();
-    type Of = fn(i64) -> Cell;
-    let figure =
-        |key: &'static str, name: &'static str, title: &'static str, of: Of| -> Column<'_> {
-            let of = move |row: &Value| Cell::number(&row[name], of);
-            ((key, title), Box::new(of))
-        };
-    let text = |key: &'static str, name: &'static str, title: &'static str| -> Column<'_> {
-        let of = move |row: &Value| Cell::text(&row[name]);
-        ((key, title), Box::new(of))
-    };
-    let columns = [
-        text(FETCH_KEYS[0], "address", "From"),
-        text(FETCH_KEYS[1], "executor_id", "Executor"),
-        figure(FETCH_KEYS[2], "begin_ns", "Begin", Cell::Nanoseconds),
-        figure(FETCH_KEYS[3], "duration_ns", "Duration", Cell::Nanoseconds),
-        figure(FETCH_KEYS[4], "blocks", "Blocks", Cell::Count),
-        figure(FETCH_KEYS[5], "bytes", "Bytes", Cell::Bytes),
-        text(FETCH_KEYS[6], "outcome", "Outcome"),
-    ];
-    let title = "Requests for shuffle blocks of other executors";
-    let table = documents(&request, "fetches", title, &columns, &rows, |_| true)?;
-    Ok(html! { h2 { "Fetches" } (table) })
 }
 
 #[cfg(test)]

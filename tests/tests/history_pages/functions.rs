@@ -11,7 +11,7 @@ use xtask::http::get;
 use super::Site;
 
 /// A task whose page is opened at all widths as well.
-const TASK: i64 = 7;
+pub(super) const TASK: i64 = 7;
 const MS: i64 = 1_000_000;
 /// Duration of the task on its worker.
 const TOTAL: i64 = 1_000 * MS;
@@ -58,6 +58,72 @@ const REQUESTS: [(&str, i64, i64, i64, &str); 3] = [
     ("node-3:7337", 300, 20, 0, "failed"),
 ];
 
+/// Shares of the samples: activity, samples, share and its 95 % interval, which is Wilson's.
+const SAMPLED: [(&str, u64, f64, f64, f64); 3] = [
+    ("compute", 100, 0.5, 0.4314, 0.5686),
+    ("shuffle_write", 60, 0.3, 0.2409, 0.3666),
+    ("cache_read", 40, 0.2, 0.1512, 0.2607),
+];
+const MIB: u64 = 1 << 20;
+/// A series of the task's life: field, its title, its parts, its total, and the parts and the total as a person reads them.
+type Series = (
+    &'static str,
+    &'static str,
+    [u64; 12],
+    Option<u64>,
+    &'static str,
+);
+/// Its life. The third part and the last are interpolated.
+const LIFE: [Series; 3] = [
+    (
+        "thread_page_faults",
+        "page faults",
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+        Some(66),
+        "66 0 1 2 3 4 5 6 7 8 9 10 11",
+    ),
+    (
+        "resident_bytes",
+        "resident memory of the executor",
+        [
+            64 * MIB,
+            80 * MIB,
+            96 * MIB,
+            128 * MIB,
+            128 * MIB,
+            128 * MIB,
+            120 * MIB,
+            112 * MIB,
+            100 * MIB,
+            96 * MIB,
+            72 * MIB,
+            64 * MIB,
+        ],
+        None,
+        "– 64.0MiB 80.0MiB 96.0MiB 128.0MiB 128.0MiB 128.0MiB 120.0MiB 112.0MiB 100.0MiB 96.0MiB 72.0MiB 64.0MiB",
+    ),
+    (
+        "execution_memory_bytes",
+        "execution memory of the task",
+        [
+            0,
+            0,
+            MIB,
+            2 * MIB,
+            4 * MIB,
+            8 * MIB,
+            8 * MIB,
+            8 * MIB,
+            4 * MIB,
+            2 * MIB,
+            MIB / 2,
+            0,
+        ],
+        None,
+        "– 0B 0B 1.0MiB 2.0MiB 4.0MiB 8.0MiB 8.0MiB 8.0MiB 4.0MiB 2.0MiB 512.0KiB 0B",
+    ),
+];
+
 /// Writes what a daemon says of the task.
 pub(super) fn write(site: &Site) -> Result<()> {
     let path = format!("/smtt/v1/applications/{ID}/tasks/{TASK}");
@@ -72,6 +138,15 @@ pub(super) fn write(site: &Site) -> Result<()> {
         Batch::new(&FUNCTIONS),
         Batch::new(&FETCHES),
     );
+    let sampled = SAMPLED.map(|(activity, samples, share, low, high)| {
+        json!({"activity": activity, "samples": samples, "share": share, "share_low": low, "share_high": high})
+    });
+    let series = LIFE.map(|(field, _, parts, total, _)| {
+        let series = json!({"parts": parts, "total": total, "measured_points": 9});
+        (field.to_owned(), series)
+    });
+    let series = Value::Object(series.into_iter().collect());
+    let interpolated: Vec<bool> = (0..12).map(|at| at == 2 || at == 11).collect();
     let row = json!({
         "executor_id": executor, "shuffle_read_records": 123_456, "page_faults": 4_321,
         "functions": {"begin_ns": 5, "duration_ns": TOTAL, "rest_ns": 300 * MS,
@@ -80,9 +155,9 @@ pub(super) fn write(site: &Site) -> Result<()> {
             "activities": [{"activity": "sort", "spans": 1, "own_ns": 300 * MS},
                 {"activity": "shuffle_fetch", "spans": 1, "own_ns": 250 * MS},
                 {"activity": HOSTILE, "spans": 1, "own_ns": 150 * MS}],
+            "on_cpu": {"event": "cycles", "samples": 200, "activities": sampled},
             "thread": {"cpu_ns": 600 * MS, "cpu_wait_ns": 100 * MS, "disk_wait_ns": 50 * MS, "other_ns": 250 * MS}},
-        "splits": {"progress_by": "time", "measured_points": 9, "interpolated": vec![false; 12],
-            "series": {"thread_page_faults": {"parts": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], "total": 66, "measured_points": 9}}},
+        "splits": {"progress_by": "time", "measured_points": 9, "interpolated": interpolated, "series": series},
     })
     .to_string();
     let state = Cell::Text("succeeded");
@@ -209,17 +284,179 @@ pub(super) fn page(site: &Site) -> Result<()> {
         site.text("document.querySelector('#activities').textContent.includes(`<script>`)")?
             == "true"
     );
+    axis(site)?;
+    estimate(site)?;
+    life(site)?;
     click(site)?;
+    request(site)?;
     tables(site)?;
     narrow(site)
 }
 
+/// Whether no label of the axis is on another one, or beyond its end.
+const FITS: &str = "[...document.querySelectorAll('svg.axis text')].every((text, at, all) => {
+        const box = text.getBoundingClientRect(), next = all[at + 1];
+        return box.right <= (next ? next.getBoundingClientRect().left : text.ownerSVGElement.getBoundingClientRect().right); })";
+
+/// The axis has round times at their places, above the lanes and in them; the lanes' links are told to a screen reader.
+fn axis(site: &Site) -> Result<()> {
+    let marks = site.text(
+        "JSON.stringify([...document.querySelectorAll('svg.axis text')].map((text) => {
+            const box = text.ownerSVGElement.getBoundingClientRect(), line = text.previousElementSibling.getBoundingClientRect();
+            return [text.textContent, Math.round((line.left - box.left) * 1000 / box.width)]; }))",
+    )?;
+    let marks: Vec<(String, i64)> = serde_json::from_str(&marks)?;
+    let expected = [
+        ("0", 0),
+        ("250.0 ms", 250),
+        ("500.0 ms", 500),
+        ("750.0 ms", 750),
+    ];
+    let is_near = |((text, at), (own, place)): (&(String, i64), &(&str, i64))| {
+        text == own && (at - place).abs() <= 2
+    };
+    ensure!(
+        marks.len() == expected.len() && marks.iter().zip(&expected).all(is_near),
+        "{marks:?}"
+    );
+    let grids = site.number("[...document.querySelectorAll('svg.lanes')].filter((lane) => lane.querySelector('.grid').getBBox().x === 25).length")?;
+    ensure!(grids == 4, "{grids} lanes have the axis' lines");
+    ensure!(site.text(FITS)? == "true", "labels of the axis overlap");
+    site.browser
+        .run("document.getElementById('functions').scrollIntoView()")?;
+    site.browser
+        .picture(&site.pictures.join("lanes-1400-light.png"))?;
+    let first = site.browser.exposed("svg.lanes")?;
+    ensure!(
+        first == ("group".to_owned(), "Spans of task".to_owned()),
+        "{first:?}"
+    );
+    for (selector, name) in [
+        (
+            "svg.lanes a",
+            "shuffle_fetch ShuffleBlockFetcherIterator.next, 400.0 ms from 50.0 ms",
+        ),
+        (
+            "#fetches-lane a:nth-of-type(2)",
+            "node-2:7337 (executor 9), 5.0 MiB, 50.0 ms from 100.0 ms, complete",
+        ),
+    ] {
+        let told = site.browser.exposed(selector)?;
+        ensure!(told == ("link".to_owned(), name.to_owned()), "{told:?}");
+    }
+    Ok(())
+}
+
+/// The shares of the samples are a bar beneath that of the activities, with their intervals; activities without spans are
+/// named.
+fn estimate(site: &Site) -> Result<()> {
+    let places = places(site, "#on-cpu-bar")?;
+    ensure!(
+        near(&places, &[(0, 500), (500, 300), (800, 200)]),
+        "{places:?}"
+    );
+    let above = "(() => { const box = (bar) => bar.getBoundingClientRect(), bars = document.querySelectorAll('svg.bar');
+        const at = [...bars].findIndex((bar) => bar.id === 'on-cpu-bar');
+        return bars[at - 1].getAttribute('aria-label') + (box(bars[at - 1]).bottom < box(bars[at]).top &&
+            box(bars[at]).bottom < box(document.getElementById('activities')).top); })()";
+    let above = site.text(above)?;
+    ensure!(
+        above == "Times by activity on the task's threadtrue",
+        "{above}"
+    );
+    let titles = site.text(
+        "[...document.querySelectorAll('#on-cpu-bar title')].map((it) => it.textContent).join('|')",
+    )?;
+    ensure!(
+        titles
+            == "compute 50.0 % (95 % interval 43.1 % to 56.9 %)|shuffle_write 30.0 % (95 % interval 24.1 % to 36.7 %)|cache_read 20.0 % (95 % interval 15.1 % to 26.1 %)",
+        "{titles}"
+    );
+    let rows = site.text("[...document.querySelectorAll('#on-cpu tbody tr')].map((it) => it.innerText.replaceAll('\\t', ' ').trim()).join('|')")?;
+    ensure!(
+        rows == "compute 100 50.0 % 43.1 % to 56.9 %|shuffle_write 60 30.0 % 24.1 % to 36.7 %|cache_read 40 20.0 % 15.1 % to 26.1 %",
+        "{rows}"
+    );
+    let page = site.text("document.querySelector('main').innerText")?;
+    for part in [
+        "an estimate from 200 samples: compute 50.0 % (95 % interval 43.1 % to 56.9 %)",
+        "no spans of their own: compute, cache_read, cache_write, shuffle_write, insert, result_serialize and python_exchange.",
+    ] {
+        ensure!(page.contains(part), "{part:?} is not on the page");
+    }
+    Ok(())
+}
+
+/// The twelve parts of its life: every number, and every bar as high as its part of the largest one.
+fn life(site: &Site) -> Result<()> {
+    let rows = site.text(
+        "JSON.stringify([...document.querySelectorAll('#life tbody tr')].map((row) => {
+            const [head, picture, ...cells] = row.cells, all = picture.firstChild.getBoundingClientRect();
+            return [head.textContent, cells.map((cell) => cell.textContent.replaceAll(' ', '')).join(' '),
+                [...picture.querySelectorAll('rect')].map((bar) => { const box = bar.getBoundingClientRect();
+                    return [Math.round(box.height * 1000 / all.height), Math.round((all.bottom - box.bottom) * 1000 / all.height), bar.getAttribute('class')]; })]; }))",
+    )?;
+    type Row = (String, String, Vec<(i64, i64, String)>);
+    let rows: Vec<Row> = serde_json::from_str(&rows)?;
+    ensure!(rows.len() == LIFE.len(), "{rows:?}");
+    for ((title, cells, bars), (_, name, parts, _, words)) in rows.iter().zip(LIFE) {
+        ensure!(title == name && cells == words, "{title}: {cells}");
+        let most = parts.into_iter().max().unwrap_or(1);
+        for (at, ((height, below, class), part)) in bars.iter().zip(parts).enumerate() {
+            let expected = (part * 1000 / most) as i64;
+            let colour = if at == 2 || at == 11 { "p1" } else { "s0" };
+            ensure!(
+                (height - expected).abs() <= 2 && below.abs() <= 2 && class == colour,
+                "{title}, part {at}: {height} and {below} of {expected} thousandths, {class}"
+            );
+        }
+        ensure!(bars.len() == 12, "{title}: {bars:?}");
+    }
+    Ok(())
+}
+
+/// The middle of a rectangle of a lane in the window.
+fn middle(site: &Site, lane: &str, number: usize) -> Result<(i64, i64)> {
+    let script = format!(
+        "(() => {{ const lane = document.querySelector('{lane}'); lane.scrollIntoView({{block: 'center'}});
+        const box = lane.querySelectorAll('rect')[{number}].getBoundingClientRect();
+        return JSON.stringify([Math.round(box.left + box.width / 2), Math.round(box.top + box.height / 2)]); }})()"
+    );
+    Ok(serde_json::from_str(&site.text(&script)?)?)
+}
+
+/// A click on a request shows its numbers in place of a span's; the address has it.
+fn request(site: &Site) -> Result<()> {
+    site.part(&format!("tasks/{TASK}?span=0"))?;
+    let (x, y) = middle(site, "#fetches-lane", 1)?;
+    site.browser.click_at(x, y)?;
+    site.browser
+        .until("return location.search === '?fetch=1' && document.readyState === 'complete'")?;
+    let said = chosen(site)?;
+    let expected = "Request for shuffle blocks|From node-2:7337 (executor 9)|Begin 100.0 ms|End 150.0 ms|Duration 50.0 ms|Blocks 3|Bytes 5.0 MiB|Outcome complete";
+    ensure!(said == expected, "{said}");
+    let marked = site.text("[...document.querySelectorAll('.lanes rect')].filter((it) => it.classList.contains('chosen')).map((it) => it.closest('svg').id).join()")?;
+    ensure!(marked == "fetches-lane", "{marked}");
+    site.browser
+        .picture(&site.pictures.join("fetch-1400-light.png"))?;
+    // By key, and the name of a host is text.
+    site.browser
+        .run("document.querySelector('#fetches-lane a').focus()")?;
+    site.browser.keys("\u{e007}")?;
+    site.browser
+        .until("return location.search === '?fetch=0' && document.readyState === 'complete'")?;
+    let said = chosen(site)?;
+    ensure!(said.contains("Bytes 3.0 MiB"), "{said}");
+    ensure!(
+        said.contains(&format!("From {HOSTILE} (executor 9)")),
+        "{said}"
+    );
+    site.is_sound("a request with a hostile name")
+}
+
 /// A click shows the numbers of a span; the address has it.
 fn click(site: &Site) -> Result<()> {
-    let middle = "(() => { const lane = document.querySelector('svg.lanes'); lane.scrollIntoView({block: 'center'});
-        const box = lane.querySelectorAll('rect')[2].getBoundingClientRect();
-        return JSON.stringify([Math.round(box.left + box.width / 2), Math.round(box.top + box.height / 2)]); })()";
-    let (x, y): (i64, i64) = serde_json::from_str(&site.text(middle)?)?;
+    let (x, y) = middle(site, "svg.lanes", 2)?;
     site.browser.click_at(x, y)?;
     site.browser
         .until("return location.search.includes('span=')")?;
@@ -305,8 +542,15 @@ fn narrow(site: &Site) -> Result<()> {
         let own = places(site, "svg.lanes[aria-label=\"Spans of task\"]")?;
         ensure!(near(&own, &[(50, 400), (100, 150), (500, 300)]), "{own:?}");
         ensure!(chosen(site)?.contains("Duration 300.0 ms"));
+        ensure!(site.text(FITS)? == "true", "labels of the axis overlap");
         site.is_sound("functions on a narrow screen")?;
         let scheme = if is_dark { "dark" } else { "light" };
+        site.browser
+            .run("document.getElementById('functions').scrollIntoView()")?;
+        site.browser
+            .picture(&site.pictures.join(format!("lanes-400-{scheme}.png")))?;
+        site.browser
+            .run("document.getElementById('span').scrollIntoView()")?;
         site.browser
             .picture(&site.pictures.join(format!("functions-400-{scheme}.png")))?;
     }

@@ -1,9 +1,11 @@
 //! The page's tables and lanes of made tasks.
 
+use smtt_model::rows::FetchRow;
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::{Bounds, FETCHES, FUNCTIONS, TASKS, Whose, Workers};
 
 use super::super::tests::{HOSTILE, Site, log};
+use super::fetches::{FETCH_ROWS, in_rows};
 use super::*;
 
 fn span(thread: &str, tid: u32, begin_ns: u64, duration_ns: u64) -> FunctionRow {
@@ -167,6 +169,7 @@ async fn a_task_has_its_functions_and_their_names_are_text() {
         "aria-sort=\"descending\"",
         "&lt;script&gt;alert(1)",
         "id=\"on-cpu\"",
+        "insert 87.5 % (95 % interval 81.2 % to 100.0 %)",
         "81.2 % to ",
         "id=\"fetches-lane\"",
         "id=\"fetches\"",
@@ -182,4 +185,11 @@ async fn a_task_has_its_functions_and_their_names_are_text() {
     assert!(status == 200 && text.contains("id=\"spans\""), "{text}");
     let (status, _, text) = site.get(&format!("{path}?sort=x")).await;
     assert_eq!(status, 400, "{text}");
+}
+
+#[test]
+fn the_page_names_the_activities_without_spans_as_the_manual_does() {
+    let manual = include_str!("../../../../docs/TASKS.md");
+    let names = times::WITHOUT_SPANS.map(|name| format!("`{name}`"));
+    assert!(manual.contains(&format!("({}) have no spans", names.join(", "))));
 }
