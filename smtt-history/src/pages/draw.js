@@ -1,7 +1,7 @@
 // Draws an answer of the time line on a canvas. No state: everything is an argument.
 
 export const JOB = 14;
-const AXIS = 22;
+export const AXIS = 22;
 
 /** The colours of the page in the mode that the user prefers. */
 export function palette() {

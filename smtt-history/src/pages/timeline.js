@@ -1,10 +1,11 @@
 // The time line: asks the server for the window that is shown, draws it, and shows a task's numbers.
-import { clock, colourOf, draw, grouped, layout, palette, rectangle, square, stepOf } from "./draw.js";
+import { AXIS, JOB, clock, colourOf, draw, grouped, layout, palette, rectangle, square, stepOf } from "./draw.js";
 import { panel as memoryPanel } from "./memory.js";
 
 const root = document.getElementById("timeline");
 const canvas = document.getElementById("picture");
 const said = document.getElementById("said");
+const jobsSaid = document.getElementById("jobs-said");
 const legend = document.getElementById("legend");
 const panel = document.getElementById("task");
 const controls = document.getElementById("controls");
@@ -129,8 +130,12 @@ function tell() {
   const last = answer.lane + answer.lanes.length;
   const hidden = answer.leftOut ? "; " + answer.leftOut + " more tasks are not on the time line" : "";
   said.textContent = clock(view.from, few) + " to " + clock(view.to, few) + ", lanes " + (answer.lane + 1) + " to " + last +
-    " of " + answer.lanesTotal + ", " + answer.tasksTotal.toLocaleString("en") + (Object.keys(filter).length ? " tasks of the filter" : " tasks") + " here and beside" +
-    (answer.jobsLeftOut ? ", " + answer.jobsLeftOut + " short jobs not drawn" : "") + hidden;
+    " of " + answer.lanesTotal + ", " + answer.tasksTotal.toLocaleString("en") + (Object.keys(filter).length ? " tasks of the filter" : " tasks") + " here and beside" + hidden;
+  const jobs = [];
+  const count = (number, text) => number && jobs.push(number.toLocaleString("en") + (number === 1 ? " job" : " jobs") + text);
+  count(answer.jobsLeftOut, " not drawn (short, or more than " + data.jobRows + " at a time)");
+  count(answer.pathsLeftOut, " without a critical path (no room for it)");
+  jobsSaid.textContent = jobs.length ? jobs.join("; ") + ": " : "";
 }
 
 /** The meaning of the colours that the picture has. */
@@ -357,9 +362,26 @@ if (memory.canvas) movable(memory.canvas, (x) => {
   memory.point(x);
 });
 
-/** A click on a task shows it; on a cell of short tasks it zooms in. */
+/** The job whose bar is at a place; of jobs that overlap there the one that is drawn last. */
+function jobAt(x, y) {
+  if (!answer || x < sizes.gutter || y < AXIS || y >= sizes.top) return undefined;
+  const row = Math.floor((y - AXIS) / JOB);
+  const ms = time(x);
+  // A short job has a bar of 2 pixels.
+  const least = (view.to - view.from) / (sizes.width - sizes.gutter) * 3;
+  return answer.jobs.findLast((job) => job.row === row && job.start <= ms && ms <= Math.max(job.end, job.start + least));
+}
+canvas.addEventListener("pointermove", (event) =>
+  canvas.classList.toggle("job", jobAt(event.offsetX, event.offsetY) !== undefined));
+
+/** A click on a job opens its stages, on a task shows it; on a cell of short tasks it zooms in. */
 function click(x, y) {
   canvas.focus();
+  const job = jobAt(x, y);
+  if (job) {
+    location.href = data.stages + "?job=" + job.id;
+    return;
+  }
   if (!answer || x < sizes.gutter || y < sizes.top) return;
   const lane = Math.floor((y - sizes.top) / sizes.lane);
   const ms = time(x);
@@ -453,7 +475,9 @@ function describe(found) {
   columns.className = "columns";
   const name = element("p", found.stageName);
   name.className = "soft";
-  panel.replaceChildren(element("h2", "", link), line, name, ...(total ? [bar] : []), columns,
+  const functions = element("a", "Functions, fetches and spans of this task");
+  functions.href = link.href + "#functions";
+  panel.replaceChildren(element("h2", "", link), line, name, element("p", "", functions), ...(total ? [bar] : []), columns,
     ...(task.errorMessage ? [element("pre", task.errorMessage.slice(0, 4000))] : []));
   data.shownTask = String(task.taskId);
 }

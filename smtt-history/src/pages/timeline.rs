@@ -9,7 +9,7 @@ use super::{Asked, Document};
 use crate::serve::Refusal;
 use crate::timeline::detail::Window;
 use crate::timeline::filter::Filter;
-use crate::timeline::model::{Model, OUTCOMES};
+use crate::timeline::model::{JOB_ROWS, Model, OUTCOMES};
 use crate::timeline::parts::ALL;
 use crate::timeline::serve::window;
 
@@ -110,10 +110,11 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
             div id="timeline" data-api=(api) data-attempt=(place.attempt().unwrap_or_default())
                 data-from=(window.from) data-to=(window.to) data-lane=(window.lane)
                 data-task=(asked.parameters.one("task").unwrap_or_default())
-                data-tasks=(place.part("tasks")) data-stages=(place.part("stages")) {
+                data-tasks=(place.part("tasks")) data-stages=(place.part("stages")) data-job-rows=(JOB_ROWS) {
                 canvas id="picture" tabindex="0" role="img" aria-describedby="said help"
                     aria-label="Time line of tasks: executors and their cores from top to bottom, time from left to right" {}
                 p id="said" role="status" { "Loading" }
+                p.said { span id="jobs-said" {} a id="jobs-as-table" href=(place.part("jobs")) { "All jobs as a table" } }
             }
             ul.legend id="legend" aria-label="Colours" {}
             section id="task" aria-live="polite" hidden {}
@@ -122,7 +123,9 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
                 p id="help" {
                     "Drag or use the arrow keys to move, the wheel with Ctrl or + and − to zoom, Home for everything, "
                     "Page Up and Page Down for other lanes, n and p for the next and previous task, a click or Enter for "
-                    "a task's numbers. A lane is a core of an executor, as far as launch and finish times show it."
+                    "a task's numbers, with a link to the functions, fetches and spans that a worker's daemon measured of it. "
+                    "A click on a job's bar opens its stages, as the table of jobs does. "
+                    "A lane is a core of an executor, as far as launch and finish times show it."
                 }
                 p { "Tasks that are shorter than a few pixels are drawn together: the height is the share of the time in "
                     "which the lane was busy, the colour is that of most of the time. A dark mark above a task: it is a "

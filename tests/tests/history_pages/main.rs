@@ -131,6 +131,8 @@ fn pages_show_an_application() -> Result<()> {
     functions::page(&site)?;
     timeline::levels(&site)?;
     timeline::pointer(&site)?;
+    timeline::task_link(&site)?;
+    timeline::jobs(&site)?;
     timeline::shared_addresses(&site)?;
     timeline::filters(&site)?;
     memory::panel(&site)?;

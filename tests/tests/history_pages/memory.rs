@@ -16,16 +16,16 @@ use super::Site;
 const ZERO: i64 = START + 990;
 /// Boot of the workers.
 const BOOT: i64 = START - 5_000_000;
-const MIB: i64 = 1 << 20;
+pub(super) const MIB: i64 = 1 << 20;
 /// Points of a history, as many as a daemon keeps.
 const POINTS: i64 = 200;
 /// RDDs of a point: more than there are colours.
 const RDDS: i64 = 14;
 /// Executors whose daemon was restarted, and the one that no worker wrote about.
-const RESTARTED: usize = 6;
+pub(super) const RESTARTED: usize = 6;
 
 /// Time of a point on the time line: the first tenth of the application was not measured.
-fn time(truth: &Truth, point: i64) -> i64 {
+pub(super) fn time(truth: &Truth, point: i64) -> i64 {
     truth.length / 10 + truth.length * 9 / 10 * point / POINTS
 }
 

@@ -54,7 +54,7 @@ pub(super) fn levels(site: &Site) -> Result<()> {
 }
 
 /// What the server says of a task.
-fn described(site: &Site, task: i64) -> Result<Value> {
+pub(super) fn described(site: &Site, task: i64) -> Result<Value> {
     let path = format!("/smtt/v1/applications/{ID}/tasks/{task}");
     Ok(serde_json::from_str(&get(site.port, &path)?)?)
 }
@@ -67,19 +67,19 @@ fn parts(site: &Site) -> Result<f64> {
 }
 
 /// Where the picture is in the window, in pixels.
-struct Canvas {
-    left: i64,
-    top: i64,
+pub(super) struct Canvas {
+    pub(super) left: i64,
+    pub(super) top: i64,
     width: i64,
     height: i64,
 }
 
 impl Canvas {
     /// Pixels of the executors' names at the left, and of a lane.
-    const GUTTER: i64 = 112;
+    pub(super) const GUTTER: i64 = 112;
     const LANE: i64 = 8;
 
-    fn of(site: &Site) -> Result<Self> {
+    pub(super) fn of(site: &Site) -> Result<Self> {
         site.browser
             .run("document.getElementById('picture').scrollIntoView({block: 'start'})")?;
         let side = |side: &str| {
@@ -96,7 +96,7 @@ impl Canvas {
     }
 
     /// The place of a time in the middle of a lane.
-    fn place(&self, site: &Site, time: i64, lane: i64) -> Result<(i64, i64)> {
+    pub(super) fn place(&self, site: &Site, time: i64, lane: i64) -> Result<(i64, i64)> {
         let (from, to) = (site.data("viewFrom")?, site.data("viewTo")?);
         let wide = self.width - Self::GUTTER;
         let x = self.left + Self::GUTTER + (time - from) * wide / (to - from);
@@ -107,7 +107,7 @@ impl Canvas {
 }
 
 /// Tasks of a stage as the REST API has them: id, executor, launch and end on the time line.
-fn schedule(site: &Site, stage: i64) -> Result<Vec<(i64, i64, i64, i64)>> {
+pub(super) fn schedule(site: &Site, stage: i64) -> Result<Vec<(i64, i64, i64, i64)>> {
     let rest = site.rest(&format!("stages/{stage}/0/taskList?length=100000"))?;
     let tasks = rest.as_array().context("no tasks")?;
     let task = |task: &Value| -> Option<(i64, i64, i64, i64)> {
@@ -193,6 +193,92 @@ pub(super) fn pointer(site: &Site) -> Result<()> {
         "from {left} to {right} the wheel went to {low} to {high}"
     );
     site.is_sound("the time line after a drag")
+}
+
+/// The panel of a task leads to its functions.
+pub(super) fn task_link(site: &Site) -> Result<()> {
+    site.part(&format!("timeline?task={}", super::functions::TASK))?;
+    site.drawn()?;
+    site.browser
+        .until("return !!document.getElementById('timeline').dataset.shownTask")?;
+    let link = "#task p a[href$='#functions']";
+    let text = site.text(&format!("document.querySelector(\"{link}\").textContent"))?;
+    ensure!(
+        text == "Functions, fetches and spans of this task",
+        "{text}"
+    );
+    site.browser.click(link)?;
+    site.browser.until(&format!(
+        "return location.pathname.endsWith('/tasks/{}') && location.hash === '#functions' && document.readyState === 'complete'",
+        super::functions::TASK
+    ))?;
+    ensure!(
+        site.number("document.querySelectorAll('#functions ~ svg.lanes rect').length")? > 0,
+        "the page has no functions where the link leads"
+    );
+    site.is_sound("functions from the time line")
+}
+
+/// A click on a job's bar opens its stages; a link to the table of jobs is the way by key; what is not drawn is counted.
+pub(super) fn jobs(site: &Site) -> Result<()> {
+    site.browser.look(1400, 1000, false)?;
+    let rest = site.rest("jobs")?;
+    let job = rest.as_array().into_iter().flatten();
+    let job = job.into_iter().find(|it| it["jobId"] == 5);
+    let job = job.context("REST has no job 5")?;
+    let time = |name: &str| job[name].as_str().and_then(milliseconds);
+    let begin = time("submissionTime").context("no begin")? - ZERO;
+    let end = time("completionTime").context("no end")? - ZERO;
+    site.part("timeline")?;
+    site.drawn()?;
+    let canvas = Canvas::of(site)?;
+    let (x, _) = canvas.place(site, (begin + end) / 2, 0)?;
+    // Below the axis of 22 pixels.
+    site.browser.click_at(x, canvas.top + 22 + 6)?;
+    let opened = |job: i64| {
+        site.browser.until(&format!(
+            "return location.pathname.endsWith('/stages') && location.search === '?job={job}' && document.readyState === 'complete'"
+        ))
+    };
+    opened(5)?;
+    let id = "document.querySelector('#stages tbody td').textContent";
+    ensure!(site.number(id)? == 5);
+    ensure!(site.number("document.querySelectorAll('#stages tbody tr').length")? == 1);
+    // By key: the table of jobs, then the job.
+    site.part("timeline")?;
+    site.drawn()?;
+    ensure!(
+        site.text("document.getElementById('jobs-said').textContent")?
+            .is_empty(),
+        "all jobs are drawn"
+    );
+    site.browser
+        .run("document.getElementById('jobs-as-table').focus()")?;
+    site.browser.keys("\u{e007}")?;
+    site.browser.until(
+        "return location.pathname.endsWith('/jobs') && document.readyState === 'complete'",
+    )?;
+    site.browser
+        .run("document.querySelector('#jobs td a[href$=\"job=3\"]').focus()")?;
+    site.browser.keys("\u{e007}")?;
+    opened(3)?;
+    // An answer without some jobs and paths, as a server gives it of thousands.
+    site.part("timeline")?;
+    site.drawn()?;
+    site.browser.run("const real = window.fetch; window.fetch = async (...all) => { const answer = await real(...all);
+        if (!String(all[0]).includes('/timeline?')) return answer;
+        return new Response(JSON.stringify({...await answer.json(), jobsLeftOut: 1234, pathsLeftOut: 1})); };")?;
+    site.browser.click("#controls button[name=in]")?;
+    site.browser
+        .until("return document.getElementById('jobs-said').textContent !== ''")?;
+    let said = site.text("document.getElementById('jobs-said').parentElement.textContent")?;
+    ensure!(
+        said == "1,234 jobs not drawn (short, or more than 6 at a time); 1 job without a critical path (no room for it): All jobs as a table",
+        "{said}"
+    );
+    site.browser
+        .picture(&site.pictures.join("timeline-jobs-1400-light.png"))?;
+    site.is_sound("jobs on the time line")
 }
 
 /// What the time line shows, and what its address says.
