@@ -1,12 +1,13 @@
 //! Parts add up, lanes do not overlap, and answers are bounded and count every task.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::detail::{CELLS, MOST_LANES, Window, detail};
+use super::detail::{MOST_LANES, Window, detail};
 use super::filter::Filter;
 use super::model::{JOB_ROWS, Model};
 use super::parts::{ALL, PARTS, Times, divide, largest};
@@ -17,7 +18,8 @@ use crate::serve::routes::Parameters;
 
 const START: &str = r#"{"Event":"SparkListenerApplicationStart","App Name":"n","App ID":"app-1","Timestamp":1000,"User":"u"}"#;
 
-/// A task of a log: id, executor, launch and finish.
+/// A task of a log: id, executor, launch and finish. Each seventh is speculative; the host of executor 1 is `h`, that of
+/// another one has its number.
 pub(super) type Given = (i64, u32, i64, i64);
 
 pub(super) fn log(tasks: &[Given], jobs: &[(i64, i64)]) -> String {
@@ -40,9 +42,13 @@ pub(super) fn log(tasks: &[Given], jobs: &[(i64, i64)]) -> String {
         "Number of Tasks": tasks.len()}}),
     );
     for (id, executor, launch, finish) in tasks {
+        let host = match executor {
+            1 => "h".to_owned(),
+            other => format!("h{other}"),
+        };
         let info = |finish: i64| {
             json!({"Task ID": id, "Index": id, "Attempt": 0, "Launch Time": launch, "Executor ID": executor.to_string(),
-                "Host": "h", "Locality": "ANY", "Speculative": false, "Getting Result Time": 0, "Finish Time": finish,
+                "Host": host, "Locality": "ANY", "Speculative": id % 7 == 6, "Getting Result Time": 0, "Finish Time": finish,
                 "Failed": false, "Killed": false, "Accumulables": []})
         };
         add(
@@ -157,6 +163,32 @@ fn a_straggler_needs_a_stage_of_four_and_takes_half_longer_than_its_median() {
 }
 
 #[test]
+fn entries_have_the_marks_of_their_tasks() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    // One after the other: 5 is a straggler, 6 is speculative.
+    let (mut tasks, mut now): (Vec<Given>, i64) = (Vec::new(), 1000);
+    for (id, duration) in (0..).zip([100, 100, 100, 100, 199, 201, 100, 100, 100, 100]) {
+        tasks.push((id, 1, now, now + duration));
+        now += duration;
+    }
+    let model = model(folder.path(), &tasks, &[(1000, 60_000)]);
+    let near = Window {
+        to: 1200,
+        ..everything(&model, 2000)
+    };
+    let answer = detail(&model, &near, &Filter::default());
+    assert_eq!(answer.tasks.id, (0..10).collect::<Vec<i64>>());
+    assert_eq!(answer.tasks.marks, [0, 0, 0, 0, 0, 1, 2, 0, 0, 0]);
+    // In one cell: the marks of any of them.
+    let answer = detail(&model, &everything(&model, 50), &Filter::default());
+    assert_eq!(
+        (answer.cells.tasks, answer.cells.marks),
+        (vec![10], vec![3])
+    );
+    assert!(answer.tasks.id.is_empty());
+}
+
+#[test]
 fn an_application_without_tasks_and_one_with_extreme_times_have_answers() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let empty = model(folder.path(), &[], &[]);
@@ -194,7 +226,10 @@ fn jobs_that_run_at_a_time_have_so_many_rows_and_the_others_are_counted() {
 fn the_picture_has_the_tasks_of_the_filter_and_refuses_what_is_no_number() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let tasks: Vec<Given> = (0..10)
-        .map(|id| (id, 1, 1000 + id * 1000, 1000 + id * 1000 + 100 * (id + 1)))
+        .map(|id| {
+            let (executor, launch) = (if id < 7 { 1 } else { 2 }, 1000 + id * 1000);
+            (id, executor, launch, launch + 100 * (id + 1))
+        })
         .collect();
     let model = model(folder.path(), &tasks, &[(1000, 20_000)]);
     let filter = |pairs: &[(&str, &str)]| {
@@ -220,7 +255,17 @@ fn the_picture_has_the_tasks_of_the_filter_and_refuses_what_is_no_number() {
         ),
         (10, 0, 0)
     );
-    assert_eq!((shown(&[("host", "h")]), shown(&[("host", "i")])), (10, 0));
+    let of_host = ["h", "h2", "h3"].map(|host| shown(&[("host", host)]));
+    assert_eq!(of_host, [7, 3, 0]);
+    // Only the task with the id 6.
+    assert_eq!(
+        (
+            shown(&[("speculative", "yes")]),
+            shown(&[("speculative", "no")]),
+            shown(&[("speculative", "yes"), ("host", "h2")])
+        ),
+        (1, 9, 0)
+    );
     assert_eq!(
         (
             shown(&[("status", "SUCCESS")]),
@@ -241,6 +286,40 @@ fn the_picture_has_the_tasks_of_the_filter_and_refuses_what_is_no_number() {
     }
 }
 
+/// Entries of a lane at most: two for each cell, and three for the window's ends.
+fn entries_of_lane(answer: &super::detail::Detail<'_>) -> usize {
+    2 * ((answer.to - answer.from) as f64 / answer.cell_ms).ceil() as usize + 3
+}
+
+#[test]
+fn an_answer_is_as_large_as_its_picture_and_not_as_its_tasks() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    // Two cores that are always busy: most tasks take 5 ms, each fiftieth 500 ms.
+    let mut given: Vec<Given> = Vec::new();
+    for executor in [1, 2] {
+        let mut now = 1000;
+        for at in 0..2000 {
+            let duration = if at % 50 == 49 { 500 } else { 5 };
+            given.push((given.len() as i64, executor, now, now + duration));
+            now += duration;
+        }
+    }
+    let model = model(folder.path(), &given, &[]);
+    assert_eq!(model.lanes.len(), 2);
+    let mut bytes = Vec::new();
+    for (width, most) in [(50, 2 * 53), (200, 2 * 203), (1000, 2 * 1003)] {
+        let answer = detail(&model, &everything(&model, width), &Filter::default());
+        let entries = answer.tasks.id.len() + answer.cells.at.len();
+        assert_eq!(entries_of_lane(&answer) * 2, most);
+        assert!(entries <= most, "{width}: {entries}");
+        assert_eq!(answer.tasks_total, 4000);
+        bytes.push(serde_json::to_string(&answer).expect("is JSON").len());
+    }
+    // The frame of an answer has some 1,000 bytes, an entry some 30.
+    assert!(bytes[0] < 6_000 && bytes[1] < 20_000, "{bytes:?}");
+    assert!(bytes[2] < 70_000, "{bytes:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -256,7 +335,7 @@ proptest! {
     #[test]
     fn answers_count_every_task_of_the_window_and_are_bounded(
         tasks in prop::collection::vec((1_u32..5, 0_i64..20_000, 0_i64..800), 1..400),
-        from in 0_i64..20_000, length in 0_i64..20_000, width in 50_i64..3000,
+        from in 0_i64..20_000, length in 0_i64..20_000, width in prop_oneof![50_i64..120, 120_i64..3000],
     ) {
         let folder = tempfile::tempdir().expect("makes a folder");
         let given: Vec<Given> = tasks
@@ -281,8 +360,13 @@ proptest! {
         let cells: u32 = answer.cells.tasks.iter().sum();
         prop_assert_eq!(answer.tasks.id.len() + cells as usize, expected);
         prop_assert_eq!(answer.tasks_total, expected);
-        let lanes = model.lanes.len();
-        prop_assert!(answer.tasks.id.len() + answer.cells.at.len() <= 2 * CELLS + 3 * lanes);
+        let most = entries_of_lane(&answer);
+        for lane in 0..model.lanes.len() {
+            let own = |lanes: &[u32]| lanes.iter().filter(|it| **it as usize == lane).count();
+            prop_assert!(own(&answer.tasks.lane) + own(&answer.cells.lane) <= most);
+        }
+        let cells: HashSet<(u32, u32)> = answer.cells.lane.iter().copied().zip(answer.cells.at.iter().copied()).collect();
+        prop_assert_eq!(cells.len(), answer.cells.at.len());
         prop_assert!(answer.cells.busy.iter().all(|busy| *busy <= 1000));
     }
 }
