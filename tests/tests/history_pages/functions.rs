@@ -43,8 +43,8 @@ const SPANS: [Span; 5] = [
     (
         "helper",
         200,
-        "python_exchange",
-        "PythonRunner.writer",
+        "broadcast",
+        "TorrentBroadcast.readBroadcastBlock",
         0,
         900,
         900,
