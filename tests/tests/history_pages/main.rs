@@ -8,6 +8,7 @@ mod looks;
 mod memory;
 mod perfetto;
 mod report;
+mod tables;
 mod timeline;
 
 use std::path::{Path, PathBuf};
@@ -128,6 +129,8 @@ fn pages_show_an_application() -> Result<()> {
     functions::write(&site)?;
     sections(&site)?;
     tasks(&site)?;
+    tables::sorted(&site)?;
+    tables::filters(&site)?;
     functions::page(&site)?;
     timeline::levels(&site)?;
     timeline::pointer(&site)?;
