@@ -7,6 +7,7 @@ mod large;
 mod looks;
 mod memory;
 mod perfetto;
+mod pixels;
 mod report;
 mod tables;
 mod timeline;
@@ -139,6 +140,8 @@ fn pages_show_an_application() -> Result<()> {
     timeline::shared_addresses(&site)?;
     timeline::filters(&site)?;
     memory::panel(&site)?;
+    pixels::tasks(&site)?;
+    pixels::memory(&site)?;
     looks::schemes_and_widths(&site)?;
     looks::keyboard(&site)?;
     perfetto::trace(&paths, &site, folder.path())
