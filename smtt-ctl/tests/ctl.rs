@@ -39,6 +39,8 @@ mod golden;
 mod habits;
 #[path = "ctl/kubernetes.rs"]
 mod kubernetes;
+#[path = "ctl/many.rs"]
+mod many;
 #[path = "ctl/memory.rs"]
 mod memory;
 #[path = "ctl/pages.rs"]
