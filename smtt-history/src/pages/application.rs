@@ -94,11 +94,11 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
     let title = name(asked.app, asked.place.id());
     let body = html! {
         (facts(&pairs))
+        (workers(asked))
         @if let Some(Value::Object(import)) = &import {
             h2 { "The event log" }
             (log(import))
         }
-        (workers(asked))
     };
     Ok(framed(asked, "", &title, &body))
 }
@@ -122,6 +122,7 @@ fn workers(asked: &Asked<'_>) -> Markup {
                 "Spark's event log says."
             }
         } @else {
+            h2 { "Workers" }
             p id="workers" {
                 "The daemons of " (hosts.len()) @if hosts.len() == 1 { " worker" } @else { " workers" } " wrote about this application: "
                 @for (at, host) in hosts.iter().take(WORKERS).enumerate() { @if at > 0 { ", " } bdi { (super::shown::cut(host)) } }
