@@ -116,7 +116,7 @@ fn sums_of_500_workers_are_those_of_their_parts() {
         let said = rows(&all["workers"]).iter();
         let failed = said.filter(|worker| !worker["error"].is_null());
         let failed: Vec<&str> = failed
-            .filter_map(|worker| worker["name"].as_str())
+            .filter_map(|worker| worker["host"].as_str())
             .collect();
         let wanted = [SICK, DEAD].map(|number| addresses[number as usize].to_string());
         assert_eq!(failed.len(), 2, "{listing}: {failed:?}");
