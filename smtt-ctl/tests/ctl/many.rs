@@ -118,7 +118,8 @@ fn sums_of_500_workers_are_those_of_their_parts() {
         let failed: Vec<&str> = failed
             .filter_map(|worker| worker["host"].as_str())
             .collect();
-        let wanted = [SICK, DEAD].map(|number| addresses[number as usize].to_string());
+        // Hosts that differ need no port.
+        let wanted = [SICK, DEAD].map(|number| addresses[number as usize].ip().to_string());
         assert_eq!(failed.len(), 2, "{listing}: {failed:?}");
         assert!(
             wanted.iter().all(|name| failed.contains(&name.as_str())),
