@@ -12,9 +12,11 @@ use smtt_tests::export;
 use smtt_tests::history::serve;
 use smtt_tests::lab::LIMIT;
 use xtask::http::request;
+use xtask::paths::DEMO_SPARK;
 use xtask::process::wait_for;
 
 use crate::application::Ended;
+use crate::{lists, queries};
 
 /// Fields that may differ, by the end of their path, with the reason that docs/HISTORY.md gives.
 const ALLOWED: [(&str, &str); 6] = [
@@ -50,12 +52,12 @@ const LEFT_OUT: [(&str, &str); 4] = [
 const COMPARED: usize = 150;
 
 /// One server.
-struct Api {
-    port: u16,
+pub struct Api {
+    pub port: u16,
 }
 
 impl Api {
-    fn get(&self, path: &str) -> Result<(u16, Value)> {
+    pub fn get(&self, path: &str) -> Result<(u16, Value)> {
         let (status, body) = request(self.port, &format!("/api/v1/{path}"), "")?;
         let body = match serde_json::from_str(&body) {
             Ok(json) => json,
@@ -66,7 +68,7 @@ impl Api {
 }
 
 /// Differences between two answers, as paths.
-fn compare(path: &str, spark: &Value, ours: &Value, found: &mut Vec<String>) {
+pub fn compare(path: &str, spark: &Value, ours: &Value, found: &mut Vec<String>) {
     match (spark, ours) {
         (Value::Object(spark), Value::Object(ours)) => {
             let keys: BTreeSet<&String> = spark.keys().chain(ours.keys()).collect();
@@ -136,6 +138,7 @@ fn paths(spark: &Api, application: &str) -> Result<Vec<String>> {
         "/sql",
         "/sql?details=false&planDescription=false",
         "/sql?offset=1&length=2",
+        "/sql?length=1000",
         "/jobs",
         "/jobs?status=failed",
         "/stages",
@@ -155,10 +158,6 @@ fn paths(spark: &Api, application: &str) -> Result<Vec<String>> {
         let list = list
             .as_array()
             .with_context(|| format!("{path} is no list"))?;
-        ensure!(
-            !list.is_empty(),
-            "Spark lists no {path}: the fixture shows too little"
-        );
         Ok(list.iter().filter_map(|it| it[field].as_i64()).collect())
     };
     all.extend(
@@ -172,14 +171,17 @@ fn paths(spark: &Api, application: &str) -> Result<Vec<String>> {
             .map(|id| format!("{base}/storage/rdd/{id}")),
     );
     all.extend(
-        ids("sql", "id")?
+        ids("sql?length=1000", "id")?
             .iter()
             .map(|id| format!("{base}/sql/{id}")),
     );
-    for id in ids("stages", "stageId")? {
+    let attempts = lists::attempts(spark, application)?;
+    for (id, attempt) in attempts {
         let stage = format!("{base}/stages/{id}");
-        all.push(format!("{stage}?details=false"));
-        all.push(stage.clone());
+        if attempt == 0 {
+            all.push(format!("{stage}?details=false"));
+            all.push(stage.clone());
+        }
         for rest in [
             "",
             "?withSummaries=true&quantiles=0.1,0.5,1.0",
@@ -189,7 +191,7 @@ fn paths(spark: &Api, application: &str) -> Result<Vec<String>> {
             "/taskList?offset=1&length=3",
             "/taskList?status=failed&length=100",
         ] {
-            all.push(format!("{stage}/0{rest}"));
+            all.push(format!("{stage}/{attempt}{rest}"));
         }
     }
     all.extend(["version".to_owned(), "applications".to_owned()]);
@@ -198,12 +200,8 @@ fn paths(spark: &Api, application: &str) -> Result<Vec<String>> {
 
 /// Longest and shortest first: the run times are in order, and each task is one that the whole list has.
 fn sorted_lists(spark: &Api, ours: &Api, application: &str) -> Result<()> {
-    let (_, stages) = spark.get(&format!("applications/{application}/stages"))?;
-    for stage in stages.as_array().into_iter().flatten() {
-        let path = format!(
-            "applications/{application}/stages/{}/0/taskList",
-            stage["stageId"]
-        );
+    for (stage, attempt) in lists::attempts(spark, application)? {
+        let path = format!("applications/{application}/stages/{stage}/{attempt}/taskList");
         for order in ["INCREASING_RUNTIME", "DECREASING_RUNTIME", "-runtime"] {
             let times = |api: &Api| -> Result<Vec<Value>> {
                 let (_, list) = api.get(&format!("{path}?sortBy={order}&length=5"))?;
@@ -218,6 +216,51 @@ fn sorted_lists(spark: &Api, ours: &Api, application: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes fields of an answer, by the end of their path.
+fn without(path: &str, value: &mut Value, ends: &[&str]) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, value| {
+                let path = format!("{path}.{name}");
+                without(&path, value, ends);
+                !ends.iter().any(|end| path.ends_with(end))
+            });
+        }
+        Value::Array(list) => list.iter_mut().for_each(|it| without(path, it, ends)),
+        _ => {}
+    }
+}
+
+/// Asks both servers for all that an application has, and compares, but for fields by the end of their path. Returns the number
+/// of answers.
+pub fn compare_all(spark: &Api, ours: &Api, id: &str, but: &[&str]) -> Result<usize> {
+    let mut found = Vec::new();
+    let paths = paths(spark, id)?;
+    for path in &paths {
+        let (mut theirs, mut mine) = (spark.get(path)?, ours.get(path)?);
+        if theirs.0 != mine.0 {
+            found.push(format!(
+                "{path}: Spark answers {}, smtt-history {}",
+                theirs.0, mine.0
+            ));
+        }
+        // Paths name the kind of the answer, not the application.
+        let name = path.replace(&format!("applications/{id}/"), "");
+        let kind = name.split(['/', '?']).next().unwrap_or_default();
+        for answer in [&mut theirs.1, &mut mine.1] {
+            sort_unordered(answer);
+            without(kind, answer, but);
+        }
+        compare(kind, &theirs.1, &mine.1, &mut found);
+    }
+    if !found.is_empty() {
+        let differences = found.len();
+        found.truncate(40);
+        bail!("{id}: {differences} differences\n{}", found.join("\n"));
+    }
+    Ok(paths.len())
 }
 
 /// Asks both servers for all that the application has, and compares.
@@ -238,39 +281,25 @@ pub fn equal_sparks(run: &Ended<'_>) -> Result<()> {
     let (status, _) = ours.get(&format!("applications/{id}"))?;
     ensure!(status == 200, "the first open answered {status}");
 
-    let mut found = Vec::new();
-    let paths = paths(&spark, id)?;
-    for path in &paths {
-        let (mut theirs, mut mine) = (spark.get(path)?, ours.get(path)?);
-        sort_unordered(&mut theirs.1);
-        sort_unordered(&mut mine.1);
-        if theirs.0 != mine.0 {
-            found.push(format!(
-                "{path}: Spark answers {}, smtt-history {}",
-                theirs.0, mine.0
-            ));
-        }
-        // Paths name the kind of the answer, not the application.
-        let name = path.replace(&format!("applications/{id}/"), "");
-        let kind = name.split(['/', '?']).next().unwrap_or_default();
-        compare(kind, &theirs.1, &mine.1, &mut found);
-    }
-    println!(
-        "{}: {} answers compared, {} differences",
-        lab.spark.version,
-        paths.len(),
-        found.len()
-    );
-    ensure!(paths.len() >= COMPARED, "only {} answers", paths.len());
-    if !found.is_empty() {
-        found.truncate(40);
-        bail!("{}", found.join("\n"));
-    }
+    let compared = compare_all(&spark, &ours, id, &[])?;
+    println!("{}: {compared} answers compared", lab.spark.version);
+    ensure!(compared >= COMPARED, "only {compared} answers");
     sorted_lists(&spark, &ours, id)?;
+    let tasks = lists::tasks_of_all_stages(&spark, &ours, id)?;
+    let executors = lists::executors_of_stages(&spark, &ours, id)?;
+    let listed = lists::applications(&spark, &ours)?;
+    println!(
+        "failed, killed and other tasks of all stages: {tasks:?}; executors of stages: {executors}; lists of applications: {listed}"
+    );
+    ensure!(tasks.iter().all(|count| *count > 2), "{tasks:?}");
+    ensure!(executors >= 40, "only {executors} executors of stages");
     let url = format!("http://127.0.0.1:{}/api/v1/applications/{id}", spark.port);
     let checked = export::check(&lab.paths, lab.folder(), &store, id, &url, &run.log)?;
     println!("values of the export that equal Spark's: {checked}");
-    shows_everything(&spark, id)?;
+    if lab.spark.version == DEMO_SPARK {
+        queries::sums_of_an_application(lab, &store, spark.port, id)?;
+    }
+    shows_everything(&spark, id, run.speculative)?;
     chains(&spark, &App::open(&store.join(id))?, id)
 }
 
@@ -316,23 +345,56 @@ fn chains(spark: &Api, app: &App, id: &str) -> Result<()> {
 }
 
 /// The fixture did what it is for; otherwise equal answers would say little.
-fn shows_everything(spark: &Api, id: &str) -> Result<()> {
-    let (_, stages) = spark.get(&format!("applications/{id}/stages?details=true"))?;
+fn shows_everything(spark: &Api, id: &str, speculative: bool) -> Result<()> {
+    let get =
+        |path: &str| Ok::<_, anyhow::Error>(spark.get(&format!("applications/{id}/{path}"))?.1);
+    let stages = get("stages?details=true")?;
     let has = |of: &dyn Fn(&Value) -> bool| stages.as_array().is_some_and(|all| all.iter().any(of));
-    ensure!(
-        has(&|it| it["numFailedTasks"].as_u64() > Some(0)),
-        "no failed task"
-    );
-    ensure!(
-        has(&|it| it["numKilledTasks"].as_u64() > Some(0)),
-        "no killed task"
-    );
+    for count in [
+        "numFailedTasks",
+        "numKilledTasks",
+        "attemptId",
+        "inputBytes",
+        "outputBytes",
+        "shuffleReadBytes",
+        "shuffleWriteBytes",
+        "diskBytesSpilled",
+        "memoryBytesSpilled",
+    ] {
+        ensure!(has(&|it| it[count].as_u64() > Some(0)), "no {count}");
+    }
     ensure!(has(&|it| it["status"] == "SKIPPED"), "no skipped stage");
-    let (_, executors) = spark.get(&format!("applications/{id}/allexecutors"))?;
+    for list in ["jobs", "storage/rdd", "sql"] {
+        let all = get(list)?;
+        ensure!(
+            all.as_array().is_some_and(|all| !all.is_empty()),
+            "no {list}"
+        );
+    }
+    let speculated = &|it: &Value| it["speculationSummary"]["numTasks"].as_u64() > Some(0);
+    ensure!(has(speculated) || !speculative, "no speculative attempt");
+    let executors = get("allexecutors")?;
     let executors = executors.as_array().context("no list of executors")?;
     ensure!(
         executors.iter().any(|it| it["isActive"] == false),
         "no removed executor"
+    );
+    let of_group = |list: &Value, field: &str, text: &str| {
+        let mut all = list.as_array().into_iter().flatten();
+        all.any(|it| {
+            it["status"] == "FAILED" && it[field].as_str().is_some_and(|it| it.contains(text))
+        })
+    };
+    let cancelled = of_group(&get("jobs")?, "jobGroup", "group of a job");
+    ensure!(cancelled, "no cancelled job");
+    let queries = get("sql?length=1000")?;
+    let cancelled = of_group(&queries, "description", "group of a query");
+    ensure!(cancelled, "no cancelled query");
+    let streamed = queries.as_array().into_iter().flatten();
+    let mut streamed = streamed.filter_map(|it| it["description"].as_str());
+    ensure!(
+        streamed.any(|it| it.contains("batch = 0")),
+        "no streaming query"
     );
     Ok(())
 }

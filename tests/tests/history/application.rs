@@ -60,14 +60,38 @@ pub struct Ended<'lab> {
     /// The folder of event logs, and the application's log in it.
     pub logs: PathBuf,
     pub log: PathBuf,
+    /// Whether it has speculative attempts.
+    pub speculative: bool,
 }
 
-/// Runs the application with much of what a history shows.
-pub fn run(lab: &SparkLab) -> Result<Ended<'_>> {
+/// Runs the application with much of what a history shows. Where it has `speculative` attempts, its executors are on two
+/// addresses of this machine, which Spark takes for hosts: it makes no second attempt on the host of the first.
+pub fn run(lab: &SparkLab, speculative: bool) -> Result<Ended<'_>> {
     let store = lab.folder().join("store");
-    let application = application(lab, &store, "history.py", "local-cluster[2,2,1024]")?;
+    let hosts = ["127.0.0.1", "127.0.0.2"];
+    let cluster = speculative.then(|| lab.spark.standalone_on(&hosts, 2, 1024));
+    let cluster = cluster.transpose()?;
+    let master = cluster.as_ref().map(|it| it.url.as_str());
+    let master = master.unwrap_or("local-cluster[2,2,1024]");
+    let mut application = application(lab, &store, "history.py", master)?
+        // Sorts of more rows spill.
+        .conf("spark.shuffle.spill.numElementsForceSpillThreshold", "5000");
+    if speculative {
+        for (key, value) in [
+            ("spark.cores.max", "4"),
+            ("spark.scheduler.minRegisteredResourcesRatio", "1"),
+            ("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s"),
+            ("spark.speculation", "true"),
+            ("spark.speculation.interval", "100ms"),
+            ("spark.speculation.quantile", "0.5"),
+            ("spark.speculation.multiplier", "1.5"),
+        ] {
+            application = application.conf(key, value);
+        }
+    }
     let mut running = lab.run_through(&application)?;
     running.result(LIMIT)?;
+    drop(cluster);
     let logs = logs(lab);
     let log = wait_for("the event log is finished", LIMIT, || {
         let mut entries = fs::read_dir(&logs)?.flatten().map(|entry| entry.path());
@@ -83,5 +107,6 @@ pub fn run(lab: &SparkLab) -> Result<Ended<'_>> {
         store,
         logs,
         log,
+        speculative,
     })
 }

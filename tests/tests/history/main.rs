@@ -7,6 +7,7 @@ mod application;
 mod crash;
 mod export;
 mod follow;
+mod lists;
 mod live;
 mod queries;
 mod stores;
@@ -14,16 +15,16 @@ mod stores;
 use anyhow::{Result, bail};
 use smtt_tests::lab::SparkLab;
 use smtt_tests::skip::skip;
-use xtask::paths::Paths;
+use xtask::paths::{DEMO_SPARK, Paths};
 use xtask::setup::setup;
 
 /// One run of the application, and all that is compared with it; an error of one comparison does not hide the others.
 fn compare(version: &str) -> Result<()> {
     let lab = SparkLab::new(version)?;
-    let run = application::run(&lab)?;
+    let run = application::run(&lab, version == DEMO_SPARK)?;
     let mut errors = Vec::new();
     // The first one has the parts, which the second replaces.
-    let compactions = if version == "4.0.5" {
+    let compactions = if version == DEMO_SPARK {
         crash::compaction(&run)
     } else {
         Ok(())

@@ -152,7 +152,7 @@ fn queries_of_the_manual_find_what_the_rest_api_says() -> Result<()> {
     let unfinished = store.join(".import-x.inprogress");
     fs::create_dir(&unfinished)?;
     fs::write(unfinished.join("tasks.parquet"), "PAR1")?;
-    let answers = ask(&lab, &store)?;
+    let answers = ask(&lab, &store, &[])?;
     let port = serve(&store, None)?;
     spills(&answers["spilled"], port)?;
     waits(&answers["waited"], port)?;
@@ -164,12 +164,33 @@ fn queries_of_the_manual_find_what_the_rest_api_says() -> Result<()> {
     lab.passed()
 }
 
-/// Runs the manual's queries.
-fn ask(lab: &SparkLab, store: &Path) -> Result<Value> {
+/// The sums of a real application, by Spark and by DuckDB, are those of the REST API of Spark's own history server.
+pub fn sums_of_an_application(lab: &SparkLab, store: &Path, spark: u16, id: &str) -> Result<()> {
+    let answers = ask(lab, store, &["sums", "sums_of_duckdb"])?;
+    let stages = equal_sums(&answers, spark, id)?;
+    println!("sums of {stages} stages by Spark and DuckDB equal Spark's REST API");
+    ensure!(stages >= 15, "only {stages} stages");
+    let rows = answers["sums_of_duckdb"].as_array().context("no sums")?;
+    for column in [
+        "input_bytes",
+        "output_bytes",
+        "shuffle_read_bytes",
+        "shuffle_write_bytes",
+        "disk_spilled_bytes",
+    ] {
+        let has = |row: &Value| row[column].as_i64() > Some(0);
+        ensure!(rows.iter().any(has), "no stage has {column}");
+    }
+    Ok(())
+}
+
+/// Runs the manual's queries: all, or some by name.
+fn ask(lab: &SparkLab, store: &Path, names: &[&str]) -> Result<Value> {
     let document = lab.paths.root.join("docs/HISTORY.md");
     let out = lab.folder().join("answers.json");
     let arguments = [&document, store, &out].map(|path| path.display().to_string());
-    let arguments = arguments.each_ref().map(String::as_str);
+    let mut arguments = arguments.each_ref().map(String::as_str).to_vec();
+    arguments.extend(names);
     let application =
         Application::python(&lab.paths, "local[2]", "history_queries.py", &arguments)?;
     let application = application.conf("spark.sql.shuffle.partitions", "2");
