@@ -1,10 +1,10 @@
-//! Compressed event logs: the two framings of Spark's own that no library reads, and the choice by suffix.
+//! Compressed event logs: the two framings of Spark's own that no library reads, and the choice by content and suffix.
 
 mod frames;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek as _, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt};
 use std::path::Path;
 
 use nix::fcntl::OFlag;
@@ -42,6 +42,25 @@ impl Codec {
             .iter()
             .find(|(suffix, _)| name.ends_with(suffix))
             .map_or(Self::Plain, |(_, codec)| *codec)
+    }
+
+    /// The codec of a file: that of its first bytes, else the one that its name states. Spark's history server compacts a
+    /// rolling log with its own settings for compression, under a name that has the codec of the log.
+    #[must_use]
+    pub fn of_file(name: &str, file: &File) -> Self {
+        let mut first = [0; 8];
+        let read = file.read_at(&mut first, 0).unwrap_or_default();
+        let first = &first[..read];
+        let known = [
+            (&b"{"[..], Self::Plain),
+            (&ZSTD_MAGIC, Self::Zstd),
+            (LZ4_MAGIC, Self::Lz4),
+            (&SNAPPY_MAGIC, Self::Snappy),
+        ];
+        let mut known = known.iter();
+        known
+            .find(|(magic, _)| first.starts_with(magic))
+            .map_or_else(|| Self::of(name), |(_, codec)| *codec)
     }
 
     /// Reads a file from a place on.
@@ -248,6 +267,11 @@ fn take(from: &mut impl Read, length: usize, out: &mut Vec<u8>) -> io::Result<()
     Ok(())
 }
 
+/// First bytes of each block of lz4-java.
+const LZ4_MAGIC: &[u8] = b"LZ4Block";
+/// First bytes of a frame of zstd.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
 /// Magic, token (method and level), packed and plain length, checksum, data. A block of no bytes ends a stream; another
 /// stream may follow.
 fn lz4_block(from: &mut impl Read, packed: &mut Vec<u8>, block: &mut Vec<u8>) -> io::Result<bool> {
@@ -260,7 +284,7 @@ fn lz4_block(from: &mut impl Read, packed: &mut Vec<u8>, block: &mut Vec<u8>) ->
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
                 as usize
         };
-        if &header[..8] != b"LZ4Block" {
+        if &header[..8] != LZ4_MAGIC {
             return Err(damaged("no LZ4 block where one should begin"));
         }
         let (method, packed_length, length) = (header[8] & 0xf0, number(9), number(13));

@@ -41,10 +41,10 @@ impl Log {
             let metadata = open_regular(part)?.metadata()?;
             bytes += metadata.len();
             let since = metadata.modified()?.duration_since(UNIX_EPOCH);
-            let since = since.map_or(0, |time| {
+            // Of the last part: a compaction makes an earlier one later.
+            modified_ms = since.map_or(0, |time| {
                 i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
             });
-            modified_ms = modified_ms.max(since);
         }
         Ok(Self {
             parts,
@@ -316,7 +316,7 @@ impl Lines {
             .unwrap_or_default();
         let opened = open_regular(&part).and_then(|file| {
             self.file = Some(file.try_clone()?);
-            Codec::of(name).read_from(file, self.mark.place)
+            Codec::of_file(name, &file).read_from(file, self.mark.place)
         });
         match opened {
             Ok(from) => {

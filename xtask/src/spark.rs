@@ -220,7 +220,15 @@ impl Spark {
     /// # Errors
     /// When it does not come up.
     pub fn history_server(&self, logs: &Path) -> Result<HistoryServer> {
-        self.history_server_by(self.program("spark-class"), logs)
+        self.history_server_by(self.program("spark-class"), logs, "")
+    }
+
+    /// As [`Self::history_server`], with further options of the JVM, as `-Dspark.history.fs.update.interval=1s`.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn history_server_with(&self, logs: &Path, options: &str) -> Result<HistoryServer> {
+        self.history_server_by(self.program("spark-class"), logs, options)
     }
 
     /// As [`Self::history_server`], as an administrator starts it.
@@ -230,16 +238,21 @@ impl Spark {
     pub fn installed_history_server(&self, logs: &Path) -> Result<HistoryServer> {
         let mut command = self.program("spark-class");
         command.env_remove("SPARK_DAEMON_JAVA_OPTS");
-        self.history_server_by(command, logs)
+        self.history_server_by(command, logs, "")
     }
 
-    fn history_server_by(&self, mut command: Command, logs: &Path) -> Result<HistoryServer> {
+    fn history_server_by(
+        &self,
+        mut command: Command,
+        logs: &Path,
+        options: &str,
+    ) -> Result<HistoryServer> {
         let port = free_port()?;
         command
             .env(
                 "SPARK_HISTORY_OPTS",
                 format!(
-                    "-Dspark.history.fs.logDirectory=file://{} -Dspark.history.ui.port={port}",
+                    "-Dspark.history.fs.logDirectory=file://{} -Dspark.history.ui.port={port} {options}",
                     logs.display()
                 ),
             )

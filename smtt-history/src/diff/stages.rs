@@ -207,6 +207,7 @@ fn group(
         table.numbers("task_id", range)?,
         table.texts("status", range)?,
     );
+    let measured = table.numbers("has_metrics", range)?;
     let mut values = vec![[0.0; METRICS.len()]; ids.len()];
     for (at, metric) in METRICS.iter().enumerate() {
         for column in metric.columns.0 {
@@ -220,7 +221,7 @@ fn group(
         let id = i32::try_from(ids[row].unwrap_or_default()).unwrap_or(-1);
         let (stage, all) = stages.entry(id).or_default();
         stage.id = id;
-        if statuses[row].as_deref() == Some("SUCCESS") {
+        if statuses[row].as_deref() == Some("SUCCESS") && measured[row] == Some(1) {
             all.push((
                 indices[row].unwrap_or_default(),
                 tasks[row].unwrap_or_default(),

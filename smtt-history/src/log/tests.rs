@@ -53,3 +53,17 @@ fn logs_are_found_by_the_names_that_spark_gives_them() {
     assert_eq!(find("Spark.App_7_1"), at("Spark.App_7_1"));
     assert_eq!(find("spark.app_7_2"), None);
 }
+
+#[test]
+fn a_log_changed_when_its_last_part_did() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    for (name, seconds) in [("events_2_a.compact", 3000), ("events_10_a", 2000)] {
+        let path = folder.path().join(name);
+        fs::write(&path, "{}").expect("writes");
+        let file = fs::File::options().write(true).open(&path).expect("opens");
+        let time = UNIX_EPOCH + Duration::from_secs(seconds);
+        file.set_modified(time).expect("sets the time");
+    }
+    let log = Log::at(folder.path()).expect("is a log");
+    assert_eq!((log.modified_ms, log.bytes), (2_000_000, 4));
+}

@@ -30,6 +30,41 @@ pub(super) struct LiveTask {
     host: Box<str>,
     locality: Box<str>,
     speculative: bool,
+    getting_result: i64,
+    end: Ended,
+}
+
+/// Whether a task attempt has ended, as its events state it. Spark fills in what it knows of a task when it writes an event, so
+/// that the start of a short task may state its end, too.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    finish: i64,
+    failed: bool,
+    killed: bool,
+}
+
+impl Ended {
+    fn of(info: &TaskInfo<'_>) -> Self {
+        Self {
+            finish: info.finish,
+            failed: info.failed,
+            killed: info.killed,
+        }
+    }
+
+    fn status(self) -> &'static str {
+        match (self.finish, self.failed, self.killed) {
+            (0, ..) => "RUNNING",
+            (_, true, _) => "FAILED",
+            (_, false, true) => "KILLED",
+            (_, false, false) => "SUCCESS",
+        }
+    }
+
+    /// Milliseconds since the launch.
+    fn duration(self, launch: i64) -> Option<i64> {
+        (self.finish != 0).then(|| self.finish.wrapping_sub(launch))
+    }
 }
 
 impl LiveTask {
@@ -128,6 +163,8 @@ impl Replay {
             host: (*info.host).into(),
             locality: (*info.locality).into(),
             speculative: info.speculative,
+            getting_result: info.getting_result,
+            end: Ended::of(info),
         };
         if !self.held.take(task.size()) {
             self.drop_one("tasks");
@@ -339,12 +376,7 @@ impl Replay {
 
     fn write_task(&mut self, event: &End<'_>) -> Result<(), Trouble> {
         let info = event.info;
-        let status = match (info.finish, info.failed, info.killed) {
-            (0, ..) => "RUNNING",
-            (_, true, _) => "FAILED",
-            (_, false, true) => "KILLED",
-            (_, false, false) => "SUCCESS",
-        };
+        let end = Ended::of(info);
         let mut row = [Cell::None; TASKS.columns.len()];
         row[..FIRST_METRIC].copy_from_slice(&[
             Cell::Number(event.stage.into()),
@@ -356,9 +388,9 @@ impl Replay {
             Cell::Text(&info.executor),
             Cell::Text(&info.host),
             Cell::Number(info.launch),
-            Cell::optional((info.finish != 0).then(|| info.finish.wrapping_sub(info.launch))),
+            Cell::optional(end.duration(info.launch)),
             Cell::optional((info.getting_result != 0).then_some(info.getting_result)),
-            Cell::Text(status),
+            Cell::Text(end.status()),
             Cell::Text(&info.locality),
             Cell::Number(info.speculative.into()),
             text(event.kind),
@@ -405,7 +437,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Writes tasks whose end the log does not have.
+    /// Writes tasks whose end the log does not have. As in Spark they count as active, whatever their start states.
     pub(super) fn finish_tasks(&mut self) -> Result<(), Trouble> {
         let mut rest: Vec<(i64, LiveTask)> = self.tasks.drain().collect();
         rest.sort_by_key(|(id, _)| *id);
@@ -421,9 +453,9 @@ impl Replay {
                 Cell::Text(&task.executor),
                 Cell::Text(&task.host),
                 Cell::Number(task.launch),
-                Cell::None,
-                Cell::None,
-                Cell::Text("RUNNING"),
+                Cell::optional(task.end.duration(task.launch)),
+                Cell::optional((task.getting_result != 0).then_some(task.getting_result)),
+                Cell::Text(task.end.status()),
                 Cell::Text(&task.locality),
                 Cell::Number(task.speculative.into()),
             ]);

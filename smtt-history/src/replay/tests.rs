@@ -225,6 +225,73 @@ fn a_log_that_claims_another_application_changes_nothing() {
     );
 }
 
+/// Spark writes an event with what it knows of the task by then.
+#[test]
+fn a_start_may_state_the_end() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let ended = |task, field: &str| {
+        let start = task_start(0, task).replace(r#""Finish Time":0"#, r#""Finish Time":2007"#);
+        start.replace(
+            &format!(r#""{field}":false"#),
+            &format!(r#""{field}":true"#),
+        )
+    };
+    let lines = [
+        START.to_owned(),
+        job(0, &[0]),
+        submitted(0),
+        task_start(0, 1),
+        ended(2, ""),
+        ended(3, "Failed"),
+        ended(4, "Killed"),
+    ];
+    let done = import_lines(folder.path(), &lines).expect("imports");
+    let app = App::open(&done.folder).expect("opens");
+    let tasks = app.tasks().expect("opens");
+    let rows = 0..tasks.rows();
+    let all = std::slice::from_ref(&rows);
+    let status = tasks.texts("status", all).expect("reads");
+    let status: Vec<_> = status.iter().flatten().map(|it| &**it).collect();
+    assert_eq!(status, ["RUNNING", "SUCCESS", "FAILED", "KILLED"]);
+    let durations = tasks.numbers("duration_ms", all).expect("reads");
+    assert_eq!(durations, [None, Some(7), Some(7), Some(7)]);
+    assert_eq!(
+        tasks.numbers("has_metrics", all).expect("reads"),
+        [Some(0); 4]
+    );
+    let stage = document(&app, Kind::Stage, "0.0");
+    assert_eq!(stage["numActiveTasks"], 4, "{stage}");
+}
+
+/// Spark's history server compacts with its own settings, under the name that the log's codec gave.
+#[test]
+fn the_content_of_a_part_says_its_codec() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let compacted = format!("{START}\n{}\n", job(0, &[0]));
+    for (at, (written, named)) in [
+        ("log.zstd", ""),
+        ("log.lz4", ""),
+        ("log.snappy", ""),
+        ("log", ".zstd"),
+        ("log", ".snappy"),
+        ("log.lz4", ".zstd"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let log = folder.path().join(format!("eventlog_v2_app-{at}"));
+        fs::create_dir(&log).expect("makes a folder");
+        let part = log.join(format!("events_2_app-1{named}.compact"));
+        fs::write(part, packed(written, compacted.as_bytes(), 100)).expect("writes");
+        fs::write(log.join("events_3_app-1"), job(1, &[1])).expect("writes");
+        let done = import(&folder.path().join("store"), &log, Bounds::default(), &ANY);
+        let done = done.expect("imports");
+        assert_eq!((done.damaged, done.lines), (0, 3), "{written} as {named}");
+        let app = App::open(&done.folder).expect("opens");
+        assert_eq!(app.all(Kind::Job).len(), 2, "{written} as {named}");
+    }
+}
+
 #[test]
 fn a_line_over_the_bound_takes_no_memory_and_a_bomb_ends() {
     let folder = tempfile::tempdir().expect("makes a folder");

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use smtt_history::json::date;
 
-use crate::answers::{Api, compare};
+use crate::answers::{Api, Prepare, compare};
 
 /// Quantiles that Spark takes for a stage where none are asked for, and others.
 const QUANTILES: [&str; 2] = ["0.0,0.25,0.5,0.75,1.0", "0.1,0.9"];
@@ -106,7 +106,7 @@ pub fn executors_of_stages(spark: &Api, ours: &Api, application: &str) -> Result
 
 /// The list of applications: just before and after each start and end, by status, with a limit, and with values that are
 /// none. The applications are in the store.
-pub fn applications(spark: &Api, ours: &Api) -> Result<usize> {
+pub fn applications(spark: &Api, ours: &Api, prepare: Prepare) -> Result<usize> {
     let (_, all) = spark.get("applications")?;
     let mut queries: Vec<String> = [
         "status=completed",
@@ -144,7 +144,9 @@ pub fn applications(spark: &Api, ours: &Api) -> Result<usize> {
     }
     for query in &queries {
         let path = format!("applications?{query}");
-        let (theirs, mine) = (spark.get(&path)?, ours.get(&path)?);
+        let (mut theirs, mut mine) = (spark.get(&path)?, ours.get(&path)?);
+        prepare(&mut theirs.1);
+        prepare(&mut mine.1);
         ensure!(
             theirs.0 == mine.0 && mine.0 == 200,
             "{query}: {theirs:?} {mine:?}"

@@ -9,6 +9,7 @@ mod export;
 mod follow;
 mod lists;
 mod live;
+mod logs;
 mod queries;
 mod stores;
 
