@@ -1,4 +1,4 @@
-//! Answers that no path of Spark's has as one: the failed tasks of all stages and the executors of a stage, which Spark has
+//! Answers that no path of Spark has as one: the failed tasks of all stages and the executors of a stage, which Spark has
 //! in pieces; and the list of applications by dates, status and number.
 
 use std::collections::BTreeSet;
