@@ -48,6 +48,9 @@ const ACTIVITIES: [(&str, &str); 17] = [
 /// Height of a span in the picture, and of the room between two lanes.
 const ROW: usize = 14;
 const GAP: usize = 6;
+/// Parameters that the addresses of spans repeat, and bytes of the longest.
+const PARAMETERS: usize = 8;
+const LONGEST_PARAMETER: usize = 256;
 /// Lanes and nested spans that the picture has at most.
 const LANES: usize = 32;
 const DEPTH: usize = 16;
@@ -124,8 +127,9 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
     let splits = |name: &str| serde_json::from_value::<SplitsRow>(row[name].clone()).ok();
     let (by_time, by_input) = (splits("splits"), splits("splits_by_input"));
     Ok(html! {
+        h2 id="functions" { "Functions" }
+        @if functions.is_none() { p.empty { "Its worker wrote no functions of this task." } }
         @if let Some(functions) = &functions {
-            h2 id="functions" { "Functions" }
             (lanes(asked, functions))
             (fetch_lanes(asked, functions))
             (activities(functions))
@@ -232,7 +236,11 @@ fn total_ns(functions: &FunctionsRow) -> u64 {
 /// The address of the page with a span or a request chosen, by the name of its parameter and its number.
 fn choice(asked: &Asked<'_>, name: &'static str) -> impl Fn(usize) -> String {
     let all = asked.parameters.0.iter();
-    let others = all.filter(|(key, _)| key != "span" && key != "fetch");
+    // Each span repeats them.
+    let others = all.filter(|(key, value)| {
+        key != "span" && key != "fetch" && key.len() + value.len() <= LONGEST_PARAMETER
+    });
+    let others = others.take(PARAMETERS);
     let request = Request::new(&Parameters(others.cloned().collect())).ok();
     move |number| {
         let query = request

@@ -476,7 +476,8 @@ function describe(found) {
   const name = element("p", found.stageName);
   name.className = "soft";
   const functions = element("a", "Functions, fetches and spans of this task");
-  functions.href = link.href + "#functions";
+  const user = new URLSearchParams(location.search).get("user");
+  functions.href = link.href + (user === null ? "" : `?user=${encodeURIComponent(user)}`) + "#functions";
   panel.replaceChildren(element("h2", "", link), line, name, element("p", "", functions), ...(total ? [bar] : []), columns,
     ...(task.errorMessage ? [element("pre", task.errorMessage.slice(0, 4000))] : []));
   data.shownTask = String(task.taskId);

@@ -179,9 +179,14 @@ fn python_worker(case: &Case) -> Option<Judged> {
             None => format!("{what} crashed ({})", signal_name(signal)),
         }
     };
+    let jvm = if case.end_seen {
+        "ended after it"
+    } else {
+        "lived on"
+    };
     Some((
         Verdict::PythonWorkerKilled,
-        format!("{why}; the JVM lived on."),
+        format!("{why}; the JVM {jvm}."),
     ))
 }
 

@@ -1,12 +1,16 @@
 //! Which deaths are to be explained: those of executors, and of children that did not end with their JVM.
 
-use super::{ChildEnd, Executor, Noted, State};
+use super::{ChildEnd, Executor, Noted, SignalNote, State};
 
 /// Children of one executor whose deaths are reported.
 pub(super) const CHILD_DEATHS: usize = 16;
-/// Within this time of a signal to the JVM the same signal to a child has the same cause, in nanoseconds: the OOM killer
+/// Within this time the same signal of one sender to the JVM and to a child has one cause, in nanoseconds: the OOM killer
 /// ends all processes of a cgroup with `memory.oom.group`, and a container's runtime those of the container.
 const TOGETHER_NS: u64 = 1_000_000_000;
+/// Longest time from a signal to the end of a process that gives much memory back, in nanoseconds.
+const ENDING_NS: u64 = 10_000_000_000;
+/// A signal that no process survives.
+const SIGKILL: u32 = 9;
 
 impl Executor {
     /// The next child whose death is to be reported: one that a signal of another process or of the kernel ended, which the
@@ -17,7 +21,7 @@ impl Executor {
             return None;
         }
         let due = notes.child_ends.iter().find(|note| {
-            note.time_ns <= until_ns
+            note.time_ns.saturating_add(TOGETHER_NS) <= until_ns
                 && !notes.children_told.contains(&note.what.pid)
                 && !self.ended_together(note)
         });
@@ -26,23 +30,49 @@ impl Executor {
         Some(due)
     }
 
-    /// Whether the JVM got the signal that ended a child, at that time: its own report has the cause.
+    /// Whether a child ended with its JVM, or after it: the JVM's own report has the cause, and none may say that it lived on.
     fn ended_together(&self, child: &Noted<ChildEnd>) -> bool {
         let notes = &self.black_box;
         let Some(signal) = child.what.end.signal() else {
             return false;
         };
-        let to_child = notes.child_signals.iter().rev().find(|note| {
+        let mut to_child = notes.child_signals.iter().rev();
+        let to_child = to_child.find(|note| {
             note.what.sent.target_pid == child.what.pid && note.what.sent.signal == signal
         });
         // A process with much memory ends later than it got its signal.
         let child_ns = to_child.map_or(child.time_ns, |note| note.time_ns);
-        let is_near = |time_ns: u64| time_ns.abs_diff(child_ns) <= TOGETHER_NS;
-        let mut to_jvm = notes.signals.iter();
+        if self.died_ns.is_some_and(|died_ns| died_ns <= child_ns) {
+            return true;
+        }
+        if signal != SIGKILL && self.died_ns.is_none() {
+            // The JVM got it and lives on.
+            return false;
+        }
+        let is_same = |jvm: &Noted<SignalNote>| {
+            let sent = &jvm.what.sent;
+            let near = match to_child {
+                Some(child) => {
+                    let of = &child.what.sent;
+                    sent.from_kernel == of.from_kernel
+                        && (sent.from_kernel || sent.sender_pid == of.sender_pid)
+                        && jvm.time_ns.abs_diff(child_ns) <= TOGETHER_NS
+                }
+                // One of too many, or lost.
+                None => child_ns
+                    .saturating_add(TOGETHER_NS)
+                    .checked_sub(jvm.time_ns)
+                    .is_some_and(|later| later <= ENDING_NS),
+            };
+            sent.signal == signal && near
+        };
+        if !notes.signals.is_empty() {
+            return notes.signals.iter().any(is_same);
+        }
+        // The record of the JVM's signal was lost.
         let jvm_end = notes.end.as_ref().and_then(|end| end.signal());
-        to_jvm.any(|note| note.what.sent.signal == signal && is_near(note.time_ns))
-            // Where the signal's record was lost.
-            || (jvm_end == Some(signal) && self.died_ns.is_some_and(is_near))
+        let is_near = |died_ns: u64| died_ns.abs_diff(child_ns) <= TOGETHER_NS;
+        jvm_end == Some(signal) && self.died_ns.is_some_and(is_near)
     }
 }
 

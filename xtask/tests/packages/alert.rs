@@ -14,10 +14,10 @@ const PASSWORD: &str = "of-prometheus";
 const ADDRESS: &str = "10.0.0.1";
 const WORKER: &str = "worker-1";
 
-/// The block of a document that has this text, without its fence.
+/// The last block of a document that has this text, without its fence.
 fn block(document: &str, text: &str) -> Result<String> {
-    let mut blocks = document.split("\n```").skip(1).step_by(2);
-    let found = blocks.find(|block| block.contains(text));
+    let blocks = document.split("\n```").skip(1).step_by(2);
+    let found = blocks.filter(|block| block.contains(text)).last();
     let found = found.with_context(|| format!("no block has {text:?}"))?;
     // The first line has the block's language.
     let (_, lines) = found.split_once('\n').context("a block without lines")?;
@@ -32,7 +32,7 @@ pub fn steps(paths: &Paths) -> Result<Vec<Step>> {
         |commands: &str| format!("mkdir -p /root/tls && cd /root/tls && ( set -e; {commands}\n)");
     let authority = block(&security, "-keyout ca.key")?;
     let certificate = block(&security, "-copy_extensions")?;
-    let web = block(&security, "basic_auth_users:")?;
+    let web = block(&security, "# htpasswd -nB prometheus")?;
     let hash = "$2y$10$...";
     ensure!(web.contains(hash), "{web}");
     let web = format!(
@@ -40,7 +40,7 @@ pub fn steps(paths: &Paths) -> Result<Vec<Step>> {
          sed -i \"s|{}.*|$(cut -d: -f2 line)|\" web.yml; cat web.yml",
         hash.replace('$', "\\$").replace('.', "[.]")
     );
-    let put = block(&security, "install -o root -g smtt")?;
+    let put = block(&security, "server.key server.crt web.yml")?;
 
     let settings = block(&readme, "config_file = \"/etc/smtt/web.yml\"")?;
     let mut change = String::new();

@@ -102,11 +102,11 @@ fn steps(paths: &Paths, java: &str) -> Result<Vec<Step>> {
 const JOURNAL: &str = "journalctl --no-pager -o json _COMM=smtt-daemon > /journal && \
      grep -o '\"PRIORITY\":\"[0-9]\"' /journal | sort | uniq -c; ! grep -E 'u001b|\"MESSAGE\":\\[' /journal";
 /// As docs/INSTALL.md has it for other distributions, and undone.
-const FROM_TARBALL: &str = "tar -C / --strip-components=1 -xzf /smtt.tar.gz && \
+const FROM_TARBALL: &str = "tar -C / --strip-components=1 -xzf /worker.tar.gz && \
      systemd-sysusers && systemctl daemon-reload && systemctl enable --now smtt && \
      wait_for systemctl is-active --quiet smtt && ask status --json";
 const TARBALL_GONE: &str = "systemctl disable --now smtt; \
-     tar -tzf /smtt.tar.gz | sed 's|^[^/]*/|/|' | grep -v '/$' | xargs rm; rm -rf /etc/smtt /var/lib/smtt; systemctl daemon-reload; ! pidof smtt-daemon";
+     tar -tzf /worker.tar.gz | sed 's|^[^/]*/|/|' | grep -v '/$' | xargs rm; rm -rf /etc/smtt /var/lib/smtt; systemctl daemon-reload; ! pidof smtt-daemon";
 
 fn steps_until_traced(java: &str) -> Vec<Step> {
     let show = SHOW;
@@ -264,7 +264,7 @@ fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<
         &[
             (&worker()?.deb, "/smtt.deb"),
             (&second(&WORKER)?.deb, "/smtt-next.deb"),
-            (&worker()?.tarball, "/smtt.tar.gz"),
+            (&worker()?.tarball, "/worker.tar.gz"),
             (&history()?.deb, "/smtt-history.deb"),
             (&second(&HISTORY)?.deb, "/smtt-history-next.deb"),
         ],

@@ -144,57 +144,120 @@ fn a_signal_of_the_kernel_is_none_of_the_process_that_it_ran_in() {
     assert!(!from_own(true));
 }
 
-/// The deaths to explain of an executor and its worker that get this signal, the JVM so long before it in seconds.
-fn due_of_both(signal: u32, jvm_before_s: f64, is_jvm_told: bool) -> Vec<bool> {
+/// A signal to the JVM or to a worker, at this time in tenths of a second. The sender 0 is the kernel.
+fn signal(target_pid: u32, signal: u32, sender_pid: u32, tenths: u64) -> (u32, u64, Fact) {
+    let sent = SignalSent {
+        target_pid,
+        is_executor: target_pid == JVM,
+        signal,
+        from_kernel: sender_pid == 0,
+        sender_pid,
+        ..SignalSent::default()
+    };
+    (
+        target_pid,
+        tenths * S / 10,
+        Fact::SignalSent(Box::new(sent)),
+    )
+}
+
+/// The end of the JVM or of a worker with this status.
+fn end(pid: u32, status: u32, tenths: u64) -> (u32, u64, Fact) {
+    let end = ProcessEnd {
+        status,
+        peak_rss_bytes: 1,
+        name: "python3".into(),
+    };
+    let gone = Fact::ProcessGone {
+        exec: false,
+        is_executor: pid == JVM,
+        end: Some(Box::new(end)),
+    };
+    (pid, tenths * S / 10, gone)
+}
+
+/// The process of [`tell`]'s first executor, and workers of it.
+const JVM: u32 = 101;
+const WORKER: u32 = 500;
+const WORKERS: u32 = 12;
+
+/// How many workers and how many JVMs are to be explained.
+fn due_after(facts: Vec<(u32, u64, Fact)>) -> (usize, usize) {
     let mut state = state();
     tell(&mut state, 1, S, described("app", "1"));
-    tell(&mut state, 1, S, Fact::ProcessForked { child_pid: 500 });
-    let sent = |target_pid, is_executor, signal| {
-        Fact::SignalSent(Box::new(SignalSent {
-            target_pid,
-            is_executor,
-            signal,
-            from_kernel: true,
-            ..SignalSent::default()
-        }))
-    };
-    let gone = |is_executor, status| Fact::ProcessGone {
-        exec: false,
-        is_executor,
-        end: Some(Box::new(ProcessEnd {
-            status,
-            peak_rss_bytes: 1,
-            name: "python3".into(),
-        })),
-    };
-    let worker_ns = 10 * S;
-    let jvm_ns = (worker_ns as f64 - jvm_before_s * S as f64) as u64;
-    let of_jvm = [sent(100, true, 9), gone(true, 9)];
-    let jvm = of_jvm.into_iter().skip(usize::from(!is_jvm_told));
-    let jvm: Vec<_> = jvm.map(|fact| (100, jvm_ns, fact)).collect();
-    let worker = [
-        (500, worker_ns, sent(500, false, signal)),
-        // It ends later: it gives much memory back.
-        (500, worker_ns + S / 4, gone(false, signal)),
-    ];
-    let mut facts: Vec<_> = jvm.into_iter().chain(worker).collect();
-    facts.sort_by_key(|(_, time, _)| *time);
-    for (pid, time, fact) in facts {
-        of_process(&mut state, pid, time, fact);
+    for pid in WORKER..WORKER + WORKERS {
+        tell(&mut state, 1, S, Fact::ProcessForked { child_pid: pid });
     }
-    let due = state.deaths_due(20 * S);
-    due.iter().map(|(_, child)| child.is_some()).collect()
+    for (pid, time_ns, fact) in facts {
+        of_process(&mut state, pid, time_ns, fact);
+    }
+    let due = state.deaths_due(60 * S);
+    let workers = due.iter().filter(|(_, child)| child.is_some()).count();
+    (workers, due.len() - workers)
 }
 
 #[test]
 fn a_child_that_is_killed_with_its_jvm_is_no_death_of_its_own() {
-    for is_jvm_told in [true, false] {
-        for together in [0.0, 0.6, -0.6] {
-            assert_eq!(due_of_both(9, together, is_jvm_told), [false]);
+    // By the kernel, and by a container's runtime, the JVM first or last.
+    for sender in [0, 77] {
+        for jvm in [100, 106, 94] {
+            let facts = vec![
+                signal(JVM, 9, sender, jvm),
+                signal(WORKER, 9, sender, 100),
+                end(WORKER, 9, 103),
+                end(JVM, 9, 120),
+            ];
+            assert_eq!(due_after(facts), (0, 1), "{sender} {jvm}");
         }
-        assert_eq!(due_of_both(9, -5.0, is_jvm_told), [true, false]);
-        assert_eq!(due_of_both(11, 0.0, is_jvm_told), [true, false]);
     }
+    // Many at once, some of whose signals are kept no more, and which take time to end.
+    let mut facts = vec![signal(JVM, 9, 0, 100)];
+    let workers = || WORKER..WORKER + WORKERS;
+    facts.extend(workers().map(|pid| signal(pid, 9, 0, 100)));
+    facts.extend(workers().rev().map(|pid| end(pid, 9, 130)));
+    facts.push(end(JVM, 9, 150));
+    assert_eq!(due_after(facts), (0, 1));
+    // The record of the JVM's signal was lost.
+    let lost = vec![
+        signal(WORKER, 9, 0, 100),
+        end(WORKER, 9, 101),
+        end(JVM, 9, 105),
+    ];
+    assert_eq!(due_after(lost), (0, 1));
+    // A container that ends: the JVM has stopped, then the kernel kills what is left.
+    let stopped = vec![
+        signal(JVM, 15, 77, 100),
+        end(JVM, 143 << 8, 110),
+        signal(WORKER, 9, 0, 111),
+        end(WORKER, 9, 112),
+    ];
+    assert_eq!(due_after(stopped), (0, 1));
+}
+
+#[test]
+fn a_child_has_its_own_death_where_the_jvm_has_another_or_none() {
+    let died = |jvm: Vec<(u32, u64, Fact)>| {
+        let mut facts = vec![signal(WORKER, 9, 0, 100), end(WORKER, 9, 101)];
+        facts.extend(jvm);
+        due_after(facts)
+    };
+    assert_eq!(died(Vec::new()), (1, 0));
+    // Somebody else's signal, as when a cluster manager gives up on a container whose worker the OOM killer ended.
+    assert_eq!(
+        died(vec![signal(JVM, 9, 77, 104), end(JVM, 9, 105)]),
+        (1, 1)
+    );
+    // Much later.
+    assert_eq!(died(vec![signal(JVM, 9, 0, 150), end(JVM, 9, 151)]), (1, 1));
+    // It ended by itself.
+    assert_eq!(died(vec![end(JVM, 0, 105)]), (1, 1));
+    // A JVM that ignores a signal which ends its worker.
+    let hung_up = vec![
+        signal(JVM, 1, 77, 100),
+        signal(WORKER, 1, 77, 100),
+        end(WORKER, 1, 101),
+    ];
+    assert_eq!(due_after(hung_up), (1, 0));
 }
 
 #[test]
@@ -224,7 +287,7 @@ fn children_that_end_together_share_one_snapshot() {
         let task = u64::from(pid);
         tell(&mut state, 1, time_ns, started(task, 3));
     }
-    let due = state.deaths_due(3 * S);
+    let due = state.deaths_due(4 * S);
     let running: Vec<u64> = due
         .iter()
         .map(|(executor, child)| {
