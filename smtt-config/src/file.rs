@@ -163,7 +163,7 @@ section!(Limits, "limits", {
     /// RDDs of one executor; further ones share an overflow row.
     rdds_per_executor: u64 = 1024;
     /// Task attempts of one executor; the oldest make room, those that succeeded first.
-    tasks_per_executor: u64 = 12288;
+    tasks_per_executor: u64 = 8192;
     /// Stage attempts of one executor.
     stages_per_executor: u64 = 1024;
     /// Cached blocks of one executor that have rows. Up to sixteen times this number of further RDD blocks count in

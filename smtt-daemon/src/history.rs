@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use smtt_config::HistorySettings;
 use smtt_machine::clock::{now_boot_ns, now_unix_ns};
 use smtt_model::protocol::HistoryStatus;
-use smtt_model::rows::{ApplicationKey, ExecutorState, Filter};
+use smtt_model::rows::{ApplicationKey, ExecutorState, Filter, TaskRow};
 use smtt_model::sort::small::sort_by;
 use smtt_store::history::workers::{Bounds, REST, TASKS, Whose, Workers};
 
@@ -36,8 +36,10 @@ const EVERY: Duration = Duration::from_secs(2);
 const NAP: Duration = Duration::from_millis(250);
 /// Age of an end: what the kernel and the marker report about a task or a death has arrived then.
 const SETTLED_NS: u64 = 3_000_000_000;
-/// Tasks of an executor that are read at a time.
-const TASKS_AT_A_TIME: usize = 1_000;
+/// Tasks of an executor that are taken in a round.
+const TASKS_OF_A_ROUND: usize = 1_000;
+/// Tasks that are read at a time, while the state waits.
+const TASKS_AT_A_TIME: usize = 64;
 /// Tasks that are written at once, however little time has passed.
 const PART_ROWS: usize = 1_000;
 /// Bytes of text with which a part is written at once.
@@ -222,8 +224,9 @@ impl Writer {
             },
         )?;
         if self.shared.earlier().is_none() {
-            self.shared
-                .set_earlier(Earlier::find(&workers, self.run_ms));
+            let share_of = |uid| self.owners.share_of(uid);
+            let earlier = Earlier::find(&workers, self.run_ms, &share_of);
+            self.shared.set_earlier(earlier);
         }
         self.workers = Some(workers);
         Ok(())
@@ -276,30 +279,30 @@ impl Writer {
                 .applications
                 .entry(application)
                 .or_insert_with_key(Known::of);
-            let ids = known.tasks.entry(key).or_default();
-            let rows = self
-                .shared
-                .state()
-                .newly_ended_tasks(key, until_ns, TASKS_AT_A_TIME, ids);
-            if !known.has_history {
-                self.condition.add_refused(rows.len());
-                continue;
-            }
-            for mut row in rows {
-                if !waiting.has_room(share, WAITING_BYTES) {
-                    known.lost += 1;
-                    self.condition.add_lost(1);
-                    continue;
+            for _ in 0..TASKS_OF_A_ROUND.div_ceil(TASKS_AT_A_TIME) {
+                let ids = known.tasks.entry(key).or_default();
+                let rows =
+                    self.shared
+                        .state()
+                        .newly_ended_tasks(key, until_ns, TASKS_AT_A_TIME, ids);
+                let is_last = rows.len() < TASKS_AT_A_TIME;
+                if known.has_history {
+                    for row in rows {
+                        let before = known.waiting_bytes();
+                        if push(known, row, boot_unix_ns, &waiting, share) {
+                            let more = known.waiting_bytes().saturating_sub(before);
+                            waiting.add(share, more);
+                        } else {
+                            known.lost += 1;
+                            self.condition.add_lost(1);
+                        }
+                    }
+                } else {
+                    self.condition.add_refused(rows.len());
                 }
-                if !waiting.has_room(share, WAITING_BYTES / 2)
-                    && let Some(functions) = &mut row.functions
-                {
-                    // The rest is for tasks: a task with these has the bytes of some ten without.
-                    leave_out(functions);
+                if is_last {
+                    break;
                 }
-                let before = known.waiting_bytes();
-                known.push(row, boot_unix_ns);
-                waiting.add(share, known.waiting_bytes().saturating_sub(before));
             }
         }
         for (application, known) in &mut self.applications {
@@ -488,6 +491,27 @@ impl Writer {
         known.last = Some(Instant::now());
         Ok(())
     }
+}
+
+/// Takes a task in where the share has room among what waits; says whether it had.
+fn push(
+    known: &mut Known,
+    mut row: TaskRow,
+    boot_unix_ns: u64,
+    waiting: &Waiting,
+    share: u32,
+) -> bool {
+    if !waiting.has_room(share, WAITING_BYTES) {
+        return false;
+    }
+    if !waiting.has_room(share, WAITING_BYTES / 2)
+        && let Some(functions) = &mut row.functions
+    {
+        // The rest is for tasks: a task with these has the bytes of some ten without.
+        leave_out(functions);
+    }
+    known.push(row, boot_unix_ns);
+    true
 }
 
 #[cfg(test)]

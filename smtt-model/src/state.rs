@@ -139,7 +139,7 @@ impl Default for Limits {
         Self {
             executors: 64,
             rdds_per_executor: 1024,
-            tasks_per_executor: 12_288,
+            tasks_per_executor: 8192,
             stages_per_executor: 1024,
             blocks_per_executor: 8192,
             spark_pages_per_executor: 16_384,

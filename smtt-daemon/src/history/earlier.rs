@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use smtt_machine::clock::{boot_id, now_unix_ns};
@@ -16,12 +18,14 @@ use smtt_model::sort::small::Gather as _;
 use smtt_model::state::State;
 use smtt_store::history::read::Reader;
 use smtt_store::history::workers::ended::{EXECUTOR, Ended};
-use smtt_store::history::workers::{REST, TASKS, WorkerFile, Workers};
+use smtt_store::history::workers::{REST, TASKS, WorkerFile, Workers, reader_of_own};
 use smtt_store::read::ParquetError;
 
+use crate::helpers::JobLimits;
 use crate::shared::Shared;
+use crate::timed_reads::TimedReads;
 
-/// Runs of one user's applications that are known.
+/// Runs of the applications of one user that are known, by the user whose share the user uses.
 const RUNS_OF_USER: usize = 64;
 /// Runs of all applications that are known.
 const RUNS: usize = 512;
@@ -35,6 +39,13 @@ const ANSWER_BYTES: usize = 24 << 20;
 pub(super) const FILE_COST: usize = 64 << 10;
 /// Rows that are added at a time.
 const AT_A_TIME: usize = 256;
+/// How long the store may take for one file. After one that takes longer no file is read for a while.
+const FILE_WAIT: Duration = Duration::from_secs(2);
+/// Reads that may hang: one at a time is awaited.
+const READS: JobLimits = JobLimits {
+    per_user: 4,
+    all: 4,
+};
 
 /// What an earlier run wrote of one application.
 #[derive(Debug)]
@@ -42,15 +53,26 @@ struct Written {
     application: ApplicationKey,
     name: Option<String>,
     run: EarlierRun,
+    /// User whose share its executors used.
+    share: u32,
     files: Vec<WorkerFile>,
 }
 
+/// Texts of a column of a file.
+type Texts = io::Result<Vec<String>>;
+
 /// What earlier runs wrote. Times in it are of this run of the machine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Earlier {
     /// Start of the present run in milliseconds since 1970.
     since_unix_ms: u64,
     written: Vec<Written>,
+    /// Files of runs beyond the limits.
+    left_out: u64,
+    /// A store on a network may not answer, and answers of the daemon do not wait for it.
+    reads: Mutex<TimedReads<Texts>>,
+    /// Reads a column of a file: [`column`].
+    pub(super) column: fn(&WorkerFile, &str, Option<&str>) -> Texts,
 }
 
 /// A listing of rows that the files have.
@@ -94,14 +116,20 @@ impl Rows {
 }
 
 impl Earlier {
-    /// Finds what earlier daemons of this host wrote since the machine's start. Files that cannot be read are left out.
+    /// Finds what earlier daemons of this host wrote since the machine's start; `share_of` names the user whose share a user
+    /// uses. Files that cannot be read are left out.
     #[must_use]
-    pub fn find(workers: &Workers, since_unix_ms: u64) -> Self {
-        Self::of_boot(workers, since_unix_ms, &boot_id())
+    pub fn find(workers: &Workers, since_unix_ms: u64, share_of: &dyn Fn(u32) -> u32) -> Self {
+        Self::of_boot(workers, since_unix_ms, &boot_id(), share_of)
     }
 
     /// As [`Self::find`], in the run of the machine with this id.
-    pub(super) fn of_boot(workers: &Workers, since_unix_ms: u64, boot_id: &str) -> Self {
+    pub(super) fn of_boot(
+        workers: &Workers,
+        since_unix_ms: u64,
+        boot_id: &str,
+        share_of: &dyn Fn(u32) -> u32,
+    ) -> Self {
         let mut runs: BTreeMap<(u64, String), Vec<WorkerFile>> = BTreeMap::new();
         for file in workers.earlier() {
             let folder = file.path.parent().map(|it| it.display().to_string());
@@ -109,17 +137,18 @@ impl Earlier {
             runs.entry(key).or_default().push(file);
         }
         let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
-        let mut found = Vec::new();
+        let (mut found, mut left_out) = (Vec::new(), 0);
         for files in runs.into_values() {
-            let Some(uid) = files.first().map(|file| file.uid) else {
+            let Some(share) = files.first().map(|file| share_of(file.uid)) else {
                 continue;
             };
-            let of_user = of_user.entry(uid).or_default();
+            let of_user = of_user.entry(share).or_default();
             *of_user += 1;
             if *of_user > RUNS_OF_USER || found.len() >= RUNS {
+                left_out += files.len() as u64;
                 continue;
             }
-            match Written::read(files, boot_id) {
+            match Written::read(files, boot_id, share) {
                 Ok(written) => found.extend(written),
                 Err(error) => tracing::debug!("a file of an earlier run cannot be read: {error}"),
             }
@@ -127,6 +156,9 @@ impl Earlier {
         Self {
             since_unix_ms,
             written: found,
+            left_out,
+            reads: Mutex::new(TimedReads::new("smtt-earlier", READS)),
+            column,
         }
     }
 
@@ -201,12 +233,23 @@ impl Earlier {
             };
             if left == 0 {
                 let others = turns.iter().map(VecDeque::len).sum::<usize>();
-                return Ok((others + of_user.len() + 1) as u64);
+                return Ok(self.left_out + (others + of_user.len() + 1) as u64);
             }
+            let matters = rows.kind.is_some_and(Ended::matters);
+            let is_part = matters && Ended::is_part(&file.name);
+            // Without its executors part 0 would list them again.
+            let read = self.read(file, "json", rows.kind).and_then(|texts| {
+                let ids = is_part.then(|| self.read(file, "id", Some(EXECUTOR)));
+                Some((texts, ids.map_or(Some(Ok(Vec::new())), |ids| ids)?))
+            });
+            let Some((texts, ids)) = read else {
+                let others = turns.iter().map(VecDeque::len).sum::<usize>();
+                return Ok(self.left_out + (others + of_user.len() + 1) as u64);
+            };
             turns.push_back(of_user);
-            let texts = match texts(file, rows.kind) {
-                Ok(texts) => texts,
-                Err(error) => {
+            let (texts, ids) = match (texts, ids) {
+                (Ok(texts), Ok(ids)) => (texts, ids),
+                (Err(error), _) | (_, Err(error)) => {
                     tracing::debug!("a file of an earlier run cannot be read: {error}");
                     continue;
                 }
@@ -214,21 +257,11 @@ impl Earlier {
             let mut bytes = texts.iter().map(String::len).sum::<usize>();
             let run = (file.path.parent(), file.name.run);
             let mut of_run = None;
-            if rows.kind.is_some_and(Ended::matters) {
-                if Ended::is_part(&file.name) {
-                    let ids = match executors(file) {
-                        Ok(ids) => ids,
-                        // Without them part 0 would list its executors again.
-                        Err(error) => {
-                            tracing::debug!("a file of an earlier run cannot be read: {error}");
-                            continue;
-                        }
-                    };
-                    bytes += ids.iter().map(String::len).sum::<usize>();
-                    ended.entry(run).or_default().extend(ids);
-                } else {
-                    of_run = ended.remove(&run);
-                }
+            if is_part {
+                bytes += ids.iter().map(String::len).sum::<usize>();
+                ended.entry(run).or_default().extend(ids);
+            } else if matters {
+                of_run = ended.remove(&run);
             }
             let has_ended = |row: &Map<String, Value>| {
                 let of_run = of_run.as_ref();
@@ -251,7 +284,23 @@ impl Earlier {
                 add(parsed.into_iter().map(mark).collect())?;
             }
         }
-        Ok(0)
+        Ok(self.left_out)
+    }
+}
+
+impl Earlier {
+    /// A column of a file; `None` where the store does not answer in time.
+    fn read(
+        &self,
+        file: &WorkerFile,
+        name: &'static str,
+        kind: Option<&'static str>,
+    ) -> Option<Texts> {
+        let (column, file) = (self.column, file.clone());
+        let read: Box<dyn FnOnce() -> Texts + Send> = Box::new(move || column(&file, name, kind));
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = reads.read(vec![(0, 0, read)], FILE_WAIT).pop();
+        found.map(|(_, texts)| texts)
     }
 }
 
@@ -285,7 +334,7 @@ fn as_of_now(shared: &Shared, application: &ApplicationKey, rows: &mut [Map<Stri
     }
 }
 
-/// The files of a table by user, each user's newest first.
+/// The files of a table by the user whose share it is, each user's newest first.
 fn turns<'a>(
     selected: &[&'a Written],
     rows: Rows,
@@ -297,7 +346,7 @@ fn turns<'a>(
         let files = files.filter(|file| file.name.table == rows.table);
         for file in files {
             by_user
-                .entry(file.uid)
+                .entry(written.share)
                 .or_default()
                 .push_back((*written, file));
         }
@@ -308,7 +357,11 @@ fn turns<'a>(
 impl Written {
     /// The files of one application and user of one run; `None` where the machine has started since, or where they do not
     /// state it.
-    fn read(files: Vec<WorkerFile>, boot_id: &str) -> Result<Option<Self>, ParquetError> {
+    fn read(
+        files: Vec<WorkerFile>,
+        boot_id: &str,
+        share: u32,
+    ) -> Result<Option<Self>, ParquetError> {
         let is_about = |file: &&WorkerFile| file.name.table == REST.name && file.name.part == 0;
         let Some(about) = files.iter().find(is_about) else {
             return Ok(None);
@@ -318,7 +371,7 @@ impl Written {
             return Ok(None);
         };
         let attempt = reader.said("smtt.application_attempt_id");
-        let documents = texts(about, Some("worker"))?;
+        let documents = column(about, "json", Some("worker"))?;
         let document: Option<Map<String, Value>> = documents
             .first()
             .and_then(|text| serde_json::from_str(text).ok());
@@ -346,6 +399,7 @@ impl Written {
                 since_unix_ms,
                 until_unix_ms,
             },
+            share,
             files,
         }))
     }
@@ -360,25 +414,16 @@ impl Written {
 }
 
 fn open(file: &WorkerFile) -> Result<Reader, ParquetError> {
-    Reader::open_up_to(&file.path, file.name.table, FILE_BYTES)
-}
-
-/// JSON texts of a file: of documents of one kind, or all.
-fn texts(file: &WorkerFile, kind: Option<&str>) -> Result<Vec<String>, ParquetError> {
-    column(file, "json", kind)
-}
-
-/// Ids of the documents of a file's executors.
-fn executors(file: &WorkerFile) -> Result<Vec<String>, ParquetError> {
-    column(file, "id", Some(EXECUTOR))
+    reader_of_own(file, FILE_BYTES)
 }
 
 /// Texts of a column of a file: of documents of one kind, or all.
-fn column(file: &WorkerFile, name: &str, kind: Option<&str>) -> Result<Vec<String>, ParquetError> {
-    let reader = open(file)?;
+fn column(file: &WorkerFile, name: &str, kind: Option<&str>) -> Texts {
+    let reader = open(file).map_err(io::Error::other)?;
     let within = |column: &str, rows: &[std::ops::Range<u64>]| {
-        let texts = reader.texts_within(column, rows, TEXT_BYTES)?;
-        texts.ok_or_else(|| ParquetError::General(format!("more than {TEXT_BYTES} bytes")))
+        let texts = reader.texts_within(column, rows, TEXT_BYTES);
+        let texts = texts.map_err(io::Error::other)?;
+        texts.ok_or_else(|| io::Error::other(format!("more than {TEXT_BYTES} bytes")))
     };
     let all = 0..reader.rows();
     let rows: Vec<_> = match kind {

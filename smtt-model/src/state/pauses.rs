@@ -1,7 +1,7 @@
 //! Pauses of an executor's collector: when the JVM stood still. Its tasks share them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use super::Outcome;
 use super::bytes::Caps;
@@ -121,23 +121,24 @@ impl Pauses {
         let to_ns = to_ns.min(self.until_ns);
         let first = self.kept.partition_point(|pause| pause.end_ns <= from_ns);
         let end = self.kept.partition_point(|pause| pause.begin_ns < to_ns);
-        let mut within = Within::default();
-        // The shortest first.
-        let mut longest = BinaryHeap::with_capacity(PAUSES_PER_TASK + 1);
-        for pause in self.kept.range(first..end.max(first)) {
-            let (begin, end) = (pause.begin_ns.max(from_ns), pause.end_ns.min(to_ns));
-            let length = end.saturating_sub(begin);
-            within.pauses += 1;
-            within.paused_ns += length;
-            longest.push(Reverse((length, begin)));
-            if longest.len() > PAUSES_PER_TASK {
-                longest.pop();
-            }
+        let pauses = self.kept.range(first..end.max(first));
+        let clipped = pauses.map(|pause| (pause.begin_ns.max(from_ns), pause.end_ns.min(to_ns)));
+        let mut longest: Vec<(u64, u64)> = clipped.collect();
+        let length = |(begin, end): &(u64, u64)| end.saturating_sub(*begin);
+        let mut within = Within {
+            pauses: longest.len() as u64,
+            paused_ns: longest.iter().map(length).fold(0, u64::saturating_add),
+            ..Within::default()
+        };
+        if longest.len() > PAUSES_PER_TASK {
+            // The time of a selection does not depend on their order, which an executor chooses.
+            longest.select_nth_unstable_by_key(PAUSES_PER_TASK, |pause| {
+                Reverse((length(pause), pause.0))
+            });
+            longest.truncate(PAUSES_PER_TASK);
         }
-        let longest = longest.into_iter();
-        let longest = longest.map(|Reverse((length, begin))| (begin, begin + length));
-        within.longest = longest.collect();
-        sort_by_key(&mut within.longest, |pause| *pause);
+        sort_by_key(&mut longest, |pause| *pause);
+        within.longest = longest;
         Some(within)
     }
 

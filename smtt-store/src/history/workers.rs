@@ -110,6 +110,7 @@ type DatedSize = (u64, u64);
 /// The files of one daemon.
 #[derive(Debug)]
 pub struct Workers {
+    store: PathBuf,
     root: OwnedFd,
     host: String,
     run: u64,
@@ -127,6 +128,14 @@ fn error(errno: Errno) -> io::Error {
 /// Path of an open folder.
 fn path(folder: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
+}
+
+/// Opens the folder of a store, which the administrator names: it may be a link.
+fn top(store: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut options = fs::OpenOptions::new();
+    let folder = options.read(true).custom_flags(flags.bits()).open(store)?;
+    Ok(folder.into())
 }
 
 fn open(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
@@ -200,13 +209,9 @@ impl Workers {
         gid: Option<u32>,
         bounds: Bounds,
     ) -> io::Result<Self> {
-        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let store = fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(flags.bits())
-            .open(store)?;
-        let root = make(&OwnedFd::from(store), FOLDER, gid)?;
+        let root = make(&top(store)?, FOLDER, gid)?;
         let mut workers = Self {
+            store: store.to_owned(),
             root,
             host: host_name(host),
             run,
@@ -373,10 +378,11 @@ impl Workers {
         Ok(())
     }
 
-    /// Files of earlier runs of this host's daemons, newest run first.
+    /// Files of earlier runs of this host's daemons, newest run first. They stay valid when this is dropped;
+    /// [`reader_of_own`] opens them.
     #[must_use]
     pub fn earlier(&self) -> Vec<WorkerFile> {
-        let root = path(&self.root);
+        let root = self.store.join(FOLDER);
         let files = self.files.iter().flat_map(|(uid, files)| {
             let of_user = format!("uid={uid}");
             let root = &root;
@@ -513,6 +519,29 @@ pub fn files(store: &Path, folder: &str) -> io::Result<Vec<WorkerFile>> {
 /// When it is no table of that name.
 pub fn reader(file: &WorkerFile) -> parquet::errors::Result<Reader> {
     Reader::open(&file.path, file.name.table)
+}
+
+/// Opens a file that [`Workers::earlier`] names, of at most `most` bytes. Below the store no link is followed.
+///
+/// # Errors
+/// When there is no such file, or it is no table of that name.
+pub fn reader_of_own(file: &WorkerFile, most: u64) -> parquet::errors::Result<Reader> {
+    let lost = || io::Error::from(io::ErrorKind::NotFound);
+    // The store, the folder of workers, the application's, the user's, the file.
+    let mut above: Vec<&Path> = file.path.ancestors().take(5).collect();
+    let store = above.pop().filter(|_| above.len() == 4).ok_or_else(lost)?;
+    let mut folder = top(store)?;
+    let mut name = "";
+    for path in above.iter().rev() {
+        if !name.is_empty() {
+            folder = open(&folder, name)?;
+        }
+        name = path
+            .file_name()
+            .and_then(|it| it.to_str())
+            .ok_or_else(lost)?;
+    }
+    Reader::open_up_to(&path(&folder).join(name), file.name.table, most)
 }
 
 #[cfg(test)]

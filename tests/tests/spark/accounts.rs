@@ -11,6 +11,7 @@ use smtt_tests::lab::{LIMIT, SparkLab};
 use smtt_tests::peaks::at_least_sparks;
 use smtt_tests::task_metrics::same_metrics;
 use smtt_tests::truth::spark_tasks;
+use xtask::daemon::Options;
 use xtask::process::wait_for;
 use xtask::spark::Application;
 
@@ -228,12 +229,16 @@ fn failed_attempts(all: &[Value], failed: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// Each of an executor's tasks has a row with its figures, and each of its records came or is named as lost.
+/// An executor runs more tasks than the table of tasks holds by default: with a larger table each has a row with its
+/// figures, and each record came or is named as lost.
 #[test]
 fn ten_thousand_tasks_of_one_executor_have_rows() -> Result<()> {
     const TASKS: u64 = 10_000;
     let lab = SparkLab::new("4.0.5")?;
-    let daemon = lab.daemon()?;
+    let daemon = lab.daemon_with(&Options {
+        toml: "[limits]\ntasks_per_executor = 16384\n".to_owned(),
+        ..Options::default()
+    })?;
     let arguments = [TASKS.to_string(), "1".to_owned()];
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let application = Application::java(

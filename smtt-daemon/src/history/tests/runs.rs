@@ -1,5 +1,7 @@
 //! What the next run of the daemon lists of the ones before.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 
 #[test]
@@ -87,6 +89,63 @@ fn the_next_run_lists_what_the_one_before_knew() {
         let one = filter(&|it| it.application = Some(exactly.clone()));
         assert_eq!(summary(&one).0, runs, "{id}");
     }
+
+    // A write that fails closes the store's folder, whose descriptor is soon that of another one.
+    second.workers = None;
+    let others = || std::fs::File::open("/").expect("opens");
+    let _others: Vec<std::fs::File> = (0..64).map(|_| others()).collect();
+    assert_eq!(of("tasks", &all), [5, 6, 7]);
+    // A link below the store leads nowhere.
+    let folder = store.path().join("source=workers/app-2");
+    let moved = store.path().join("moved");
+    std::fs::rename(&folder, &moved).expect("moves");
+    std::os::unix::fs::symlink(&moved, &folder).expect("links");
+    assert_eq!(of("tasks", &all), [5, 6]);
+}
+
+#[test]
+fn subordinate_users_have_one_share_of_the_runs_before() {
+    let store = tempfile::tempdir().expect("a folder");
+    // A user with many applications as many users in two runs, and another user's old one.
+    let (many, more) = (100_000..100_050_u32, 100_100..100_130_u32);
+    let mut key = 0;
+    for (run_ms, uids) in [(1_000, many.chain([1000])), (1_500, more.chain([100_200]))] {
+        let before = shared();
+        for uid in uids {
+            key += 1;
+            executor(&before, key, uid, &format!("app-{key}"));
+            task(&before, key, uid, u64::from(uid));
+        }
+        let mut writer = writer(store.path(), &before);
+        writer.run_ms = run_ms;
+        writer.round(true);
+        assert_eq!(writer.condition.failing(), "");
+    }
+    let shared = shared();
+    let mut next = writer(store.path(), &shared);
+    next.run_ms = 2_000;
+    next.take_workers().expect("the store is there");
+    let workers = next.workers.as_ref().expect("is open");
+    let listed = |share_of: &dyn Fn(u32) -> u32| {
+        let boot = smtt_machine::clock::boot_id();
+        let earlier = Earlier::of_boot(workers, 2_000, &boot, share_of);
+        let mut ids = Vec::new();
+        let rows = earlier::Rows::of("tasks").expect("a listing");
+        let left_out = earlier.each(&shared, rows, &Filter::default(), |rows| {
+            let of = rows
+                .iter()
+                .filter_map(|row| row["task_attempt_id"].as_u64());
+            ids.extend(of);
+            Ok(())
+        });
+        (ids, left_out.expect("reads"))
+    };
+    let (ids, left_out) = listed(&|uid| if uid >= 100_000 { 500 } else { uid });
+    assert_eq!(ids.len(), 64 + 1);
+    assert!(ids.contains(&1000), "the other user's");
+    assert!(left_out >= 16, "{left_out} files are left out");
+    // Without the ranges they are users of their own.
+    assert_eq!(listed(&|uid| uid).0.len(), 82);
 }
 
 #[test]
@@ -116,7 +175,7 @@ fn files_of_another_run_of_the_machine_and_damaged_ones_are_left_out() {
     assert_eq!(earlier_rows(&shared, "executors", &all).len(), 2);
     // Times since another start of the machine would be taken for times since this one.
     let workers = next.workers.as_ref().expect("is open");
-    let other = Earlier::of_boot(workers, 3_000, "another");
+    let other = Earlier::of_boot(workers, 3_000, "another", &|uid| uid);
     assert!(other.written_is_empty());
 }
 
@@ -164,4 +223,57 @@ fn an_answer_about_earlier_runs_is_bounded_and_leaves_each_user_its_newest() {
     let mine = &of_user[&666];
     assert_eq!(mine.len() as u64 + left_out, 20);
     assert_eq!(mine[0], 19, "the newest come first");
+}
+
+#[test]
+fn a_store_that_does_not_answer_holds_no_answer_up() {
+    /// Longer than any wait of the daemon.
+    const LONG: Duration = Duration::from_secs(300);
+    static ANSWERS: AtomicBool = AtomicBool::new(false);
+    let store = tempfile::tempdir().expect("a folder");
+    let before = shared();
+    for key in 1..=3 {
+        executor(&before, key, 1000, &format!("app-{key}"));
+        task(&before, key, 1000, key);
+    }
+    let mut first = writer(store.path(), &before);
+    first.run_ms = 1_000;
+    first.round(true);
+    let shared = shared();
+    let mut next = writer(store.path(), &shared);
+    next.run_ms = 2_000;
+    next.take_workers().expect("the store is there");
+    let workers = next.workers.as_ref().expect("is open");
+    let boot = smtt_machine::clock::boot_id();
+    let mut earlier = Earlier::of_boot(workers, 2_000, &boot, &|uid| uid);
+    let rows = earlier::Rows::of("tasks").expect("a listing");
+    let ask = |earlier: &Earlier| {
+        let mut count = 0;
+        let left_out = earlier.each(&shared, rows, &Filter::default(), |rows| {
+            count += rows.len();
+            Ok(())
+        });
+        (count, left_out.expect("answers"))
+    };
+    assert_eq!(ask(&earlier), (3, 0));
+    let answers = earlier.column;
+    earlier.column = |_, _, _| {
+        while !ANSWERS.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(20));
+        }
+        Ok(Vec::new())
+    };
+    let begin = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(ask(&earlier), (0, 3), "files are left out, and counted");
+    }
+    assert!(begin.elapsed() < LONG / 5, "{:?}", begin.elapsed());
+    // Once it has answered it is asked again, after a pause.
+    earlier.column = answers;
+    ANSWERS.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    while ask(&earlier) != (3, 0) {
+        assert!(begin.elapsed() < LONG, "it is asked no more");
+        sleep(Duration::from_millis(200));
+    }
 }
