@@ -1,25 +1,23 @@
 //! The server under everything that is asked at once, within the memory that the systemd unit gives the daemon. The
 //! process of this test is the daemon: it has a state, the server, and clients that keep nothing.
 
+mod filled;
 mod resident;
 mod served;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 use smtt_common::event::used::{ACCOUNTS, TaskUsed};
 use smtt_daemon::shared::Shared;
-use smtt_model::decode::{
-    BlockFact, ConsumerUsed, Fact, Outcome, PageAllocated, RddDescribed, StageDescribed, TaskEnded,
-    TaskStarted,
-};
-use smtt_model::state::{Limits, Outcome as Applied};
+use smtt_model::decode::{ConsumerUsed, Fact, Outcome, StageDescribed, TaskEnded, TaskStarted};
+use smtt_model::state::Limits;
 
+use self::filled::{one_more, tick};
 use self::resident::{apply, begin, described, figure, peak, read, shared, within_memory};
-use self::served::served;
+use self::served::{ask_all, served};
 
 /// Rows of each kind that are offered for an executor: several times what the state takes.
 const ROWS_MAX: u64 = 600;
@@ -61,38 +59,6 @@ fn task(shared: &Shared, executor: u64, task: u64) {
     apply(shared, executor, Fact::TaskEnded(ended));
 }
 
-/// Asks for all paths at once, `times` each, over the socket; and for metrics over the port.
-fn ask_all(
-    socket: &Path,
-    port: SocketAddr,
-    paths: &[&str],
-    times: usize,
-) -> Vec<(String, u16, u64)> {
-    std::thread::scope(|scope| {
-        let mut asked = Vec::new();
-        for path in paths.iter().copied() {
-            for _ in 0..times {
-                asked.push(scope.spawn(move || {
-                    let stream = UnixStream::connect(socket).expect("connected");
-                    let (status, bytes) = read(stream, path);
-                    (path.to_owned(), status, bytes)
-                }));
-            }
-        }
-        for _ in 0..times {
-            asked.push(scope.spawn(move || {
-                let stream = TcpStream::connect(port).expect("connected");
-                let (status, bytes) = read(stream, "/metrics");
-                ("port /metrics".to_owned(), status, bytes)
-            }));
-        }
-        let answers = asked
-            .into_iter()
-            .map(|answer| answer.join().expect("asked"));
-        answers.collect()
-    })
-}
-
 /// Everything that ends, of the table of paths in docs/API.md, which has the others below.
 const LISTINGS: [&str; 23] = [
     "/v1/doctor",
@@ -120,8 +86,7 @@ const LISTINGS: [&str; 23] = [
     "/v1/status",
 ];
 
-/// Paths whose answer never ends, takes the id of a death, has rows of files (its bytes have a test of their own), or is a
-/// line.
+/// Paths whose answer never ends, takes the id of a death, has rows of files (a test of their own), or is a line.
 const OTHERS: [&str; 6] = [
     "/v1/earlier/{listing}",
     "/v1/trace/follow",
@@ -237,66 +202,6 @@ fn stages_of_one_task_each_fit_the_memory_of_the_unit() {
     within_memory();
 }
 
-/// A name of the length that an executor may give at most, different for each number.
-fn name(number: u64) -> String {
-    format!("{number:020}{}", "n".repeat(236))
-}
-
-/// One more row of each kind. Returns whether the state took any of them.
-fn one_more(shared: &Shared, executor: u64, number: u64) -> bool {
-    let id = number as u32;
-    let consumer = |class: u64| ConsumerUsed {
-        task_attempt_id: Some(number),
-        instances: 1,
-        peak_bytes: 1,
-        counted_bytes: None,
-        estimated: false,
-        consumer: name(class),
-    };
-    let facts = [
-        Fact::TaskStarted(TaskStarted {
-            task_attempt_id: number,
-            stage_id: id / 8,
-            ..TaskStarted::default()
-        }),
-        Fact::ConsumerUsed(consumer(number % 4)),
-        Fact::ConsumerUsed(consumer(number % 4 + 4)),
-        Fact::StageDescribed(StageDescribed {
-            stage_id: id / 8,
-            name: name(number),
-            ..StageDescribed::default()
-        }),
-        Fact::RddDescribed(Box::new(RddDescribed {
-            rdd_id: id / 8,
-            name: name(number),
-            ..RddDescribed::default()
-        })),
-        Fact::BlockStored(Box::new(BlockFact {
-            block_id: name(number),
-            rdd_id: Some(id / 8),
-            partition: Some(id),
-            size_bytes: 1 << 20,
-            serialized: true,
-            range_total: 2,
-            ranges: vec![(number << 21, 4096), ((number << 21) + 8192, 4096)],
-            ..BlockFact::default()
-        })),
-        Fact::PageAllocated(PageAllocated {
-            task_attempt_id: Some(number),
-            page_number: Some(number),
-            address: 1 << 46 | number << 21,
-            size_bytes: 1 << 20,
-            consumer: name(number % 8),
-            ..PageAllocated::default()
-        }),
-    ];
-    let mut taken = false;
-    for fact in facts {
-        taken |= apply(shared, executor, fact) == Applied::Applied;
-    }
-    taken
-}
-
 /// Threads of this process that make answers.
 fn answering() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").expect("threads");
@@ -351,6 +256,7 @@ fn everything_at_once_fits_the_memory_of_the_unit() {
         for executor in 1..=executors {
             taken |= one_more(&shared, executor, number);
         }
+        tick(&shared, executors, number);
         if !taken {
             break;
         }
@@ -360,7 +266,7 @@ fn everything_at_once_fits_the_memory_of_the_unit() {
         figure("VmRSS:") >> 20
     );
     // What other tests left in this process may have filled the memory, not the state.
-    assert!(number > ROWS_MAX / 4, "only {number} rows of each kind");
+    assert!(number > ROWS_MAX / 6, "only {number} rows of each kind");
     served(&shared, |socket, port| {
         // Clients that never read their answers.
         let question = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: smtt\r\n\r\n");

@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::iter::Peekable;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use std::vec;
 
 use serde_json::{Map, Value, json};
 use smtt_machine::clock::{boot_id, now_unix_ns};
@@ -31,14 +33,17 @@ const RUNS_OF_USER: usize = 64;
 const RUNS: usize = 512;
 /// Bytes of a file. Those that a daemon writes have less.
 const FILE_BYTES: u64 = 32 << 20;
-/// Bytes of the texts of one column of a file.
-const TEXT_BYTES: usize = 16 << 20;
+/// Bytes of the texts of one column of a file: those that a daemon writes have up to 8 MiB.
+const TEXT_BYTES: usize = 10 << 20;
 /// Bytes of texts that are read for one answer. A file of tasks has about one megabyte.
 const ANSWER_BYTES: usize = 24 << 20;
 /// A file without rows costs as much time as so many bytes.
 pub(super) const FILE_COST: usize = 64 << 10;
 /// Rows that are added at a time.
 const AT_A_TIME: usize = 256;
+/// Bytes of the texts of rows that are added at a time, beyond one row: what is made of a text takes up to sixteen times its
+/// bytes.
+const BYTES_AT_A_TIME: usize = 256 << 10;
 /// How long the store may take for one file. After one that takes longer no file is read for a while.
 const FILE_WAIT: Duration = Duration::from_secs(2);
 /// Reads that may hang: one at a time is awaited.
@@ -231,22 +236,22 @@ impl Earlier {
             let Some((written, file)) = of_user.pop_front() else {
                 continue;
             };
+            let others = turns.iter().map(VecDeque::len).sum::<usize>();
+            let unread = self.left_out + (others + of_user.len() + 1) as u64;
             if left == 0 {
-                let others = turns.iter().map(VecDeque::len).sum::<usize>();
-                return Ok(self.left_out + (others + of_user.len() + 1) as u64);
+                return Ok(unread);
             }
+            turns.push_back(of_user);
             let matters = rows.kind.is_some_and(Ended::matters);
             let is_part = matters && Ended::is_part(&file.name);
-            // Without its executors part 0 would list them again.
-            let read = self.read(file, "json", rows.kind).and_then(|texts| {
-                let ids = is_part.then(|| self.read(file, "id", Some(EXECUTOR)));
-                Some((texts, ids.map_or(Some(Ok(Vec::new())), |ids| ids)?))
-            });
-            let Some((texts, ids)) = read else {
-                let others = turns.iter().map(VecDeque::len).sum::<usize>();
-                return Ok(self.left_out + (others + of_user.len() + 1) as u64);
+            let Some(texts) = self.read(file, "json", rows.kind) else {
+                return Ok(unread);
             };
-            turns.push_back(of_user);
+            // Without its executors part 0 would list them again.
+            let ids = is_part.then(|| self.read(file, "id", Some(EXECUTOR)));
+            let Some(ids) = ids.unwrap_or_else(|| Some(Ok(Vec::new()))) else {
+                return Ok(unread);
+            };
             let (texts, ids) = match (texts, ids) {
                 (Ok(texts), Ok(ids)) => (texts, ids),
                 (Err(error), _) | (_, Err(error)) => {
@@ -254,11 +259,11 @@ impl Earlier {
                     continue;
                 }
             };
-            let mut bytes = texts.iter().map(String::len).sum::<usize>();
+            let bytes = texts.iter().chain(&ids).map(String::len).sum::<usize>();
+            left = left.saturating_sub(bytes + FILE_COST);
             let run = (file.path.parent(), file.name.run);
             let mut of_run = None;
             if is_part {
-                bytes += ids.iter().map(String::len).sum::<usize>();
                 ended.entry(run).or_default().extend(ids);
             } else if matters {
                 of_run = ended.remove(&run);
@@ -267,13 +272,15 @@ impl Earlier {
                 let of_run = of_run.as_ref();
                 of_run.is_some_and(|ended| ended.has_that_of(row))
             };
-            left = left.saturating_sub(bytes + FILE_COST);
-            for some in texts.chunks(AT_A_TIME) {
+            let mut texts = texts.into_iter().peekable();
+            while texts.peek().is_some() {
+                let some = next_texts(&mut texts);
                 let parsed = some
                     .iter()
                     .filter_map(|text| serde_json::from_str(text).ok());
                 let parsed = parsed.filter(|row| selects(filter, rows, row) && !has_ended(row));
                 let mut parsed: Vec<Map<String, Value>> = parsed.collect();
+                drop(some);
                 if rows.kind == Some("stage") {
                     as_of_now(shared, &written.application, &mut parsed);
                 }
@@ -286,9 +293,7 @@ impl Earlier {
         }
         Ok(self.left_out)
     }
-}
 
-impl Earlier {
     /// A column of a file; `None` where the store does not answer in time.
     fn read(
         &self,
@@ -302,6 +307,20 @@ impl Earlier {
         let found = reads.read(vec![(0, 0, read)], FILE_WAIT).pop();
         found.map(|(_, texts)| texts)
     }
+}
+
+/// The texts of the rows that are added next: at least one.
+fn next_texts(texts: &mut Peekable<vec::IntoIter<String>>) -> Vec<String> {
+    let (mut some, mut bytes) = (Vec::new(), 0);
+    while some.len() < AT_A_TIME {
+        let fits = |text: &String| some.is_empty() || bytes + text.len() <= BYTES_AT_A_TIME;
+        let Some(text) = texts.next_if(fits) else {
+            break;
+        };
+        bytes += text.len();
+        some.push(text);
+    }
+    some
 }
 
 /// Says of stages that ran then how they go as the driver has told since; nothing where it has told no executor here.

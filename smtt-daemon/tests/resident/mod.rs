@@ -1,4 +1,5 @@
 //! A daemon in the process of a test, whose memory the test measures.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

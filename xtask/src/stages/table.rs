@@ -174,6 +174,8 @@ pub const STAGES: [Stage; 22] = [
                 "--test",
                 "memory_of_parts",
                 "--test",
+                "memory_of_files",
+                "--test",
                 "protection",
                 "--test",
                 "suspend",
