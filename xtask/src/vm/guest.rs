@@ -199,6 +199,7 @@ const X86_JVM_MUST: &[&str] = &[
     "suspend::guest_an_executor_at_work_through_a_suspend_loses_nothing",
     "remote_and_swapped_blocks_of_a_jvm_are_found_and_local_ones_are_not",
     "cgroup_limits::a_daemon_in_a_pod_with_the_tree_of_the_host_sees_the_limits_of_others",
+    "cgroup_limits::processes_that_are_killed_together_are_one_death",
 ];
 
 impl Guest {

@@ -65,7 +65,11 @@ const SWAPPED_JVM: Chosen = ("places", "", 2100);
 const DEATHS: Chosen = ("kernel", "deaths::the_oom", 600);
 /// The same as a daemon in a pod reports them, with its figures of cgroups. The test of a daemon beside the executor would
 /// take as long again, and that of the JVM has such a daemon.
-const CGROUP_LIMITS: Chosen = ("kernel", "cgroup_limits::a_daemon", 900);
+const CGROUP_LIMITS: Chosen = (
+    "kernel",
+    "cgroup_limits::a_daemon cgroup_limits::processes",
+    900,
+);
 /// Tests that use up the machine's memory, in guests that have a daemon and lend it.
 const USED_UP: Chosen = ("kernel", "machine_oom::", 600);
 /// Tests that suspend the machine, where it wakes again. The last ones: a guest that slept is not as it was.
