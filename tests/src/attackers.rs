@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_common::event::marker::LIBRARY_NAME;
 use tempfile::TempDir;
@@ -20,7 +20,6 @@ use xtask::daemon::Daemon;
 use crate::json::number;
 use crate::lab::programs;
 use crate::skip::leave_out;
-use crate::witness;
 use crate::workload::{Workload, library};
 
 /// The unprivileged user of attackers.
@@ -33,7 +32,7 @@ pub const PER_SECOND: u64 = 400;
 pub const READ_LIMIT: Duration = Duration::from_secs(180);
 
 /// Attacks by files, of the program `attacker`.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "container",
     "exec",
     "swap",
@@ -42,18 +41,21 @@ const FILES: [&str; 10] = [
     "lease-slots",
     "long-maps",
     "many-slots",
+    "wide-slots",
     "garbage-slots",
     "slow-readers",
 ];
 
 /// Attacks by facts, faults and processes, of the program `workload`. They run into their limits or are killed.
-const FACTS: [(&str, &[&str]); 7] = [
+const FACTS: [(&str, &[&str]); 9] = [
     // A child of a process whose pads were hit dies at its first one (docs/design/discovery.md).
     ("crowd", &["executors=128", "describe=no"]),
     ("garbage", &["registrations=1000000000"]),
     ("flood", &["ms=60000"]),
     ("flood", &["ms=60000"]),
     ("forks", &["children=100000000"]),
+    ("churn", &["ms=600000", "per_second=90", "describe=no"]),
+    ("turnover", &["ms=600000"]),
     ("contexts", &["pages=16384"]),
     ("storm", &["threads=2", "facts=100000000"]),
 ];
@@ -332,7 +334,13 @@ impl Attackers {
             .iter()
             .map(|(name, attacker)| (name, attacker.pid()));
         for (name, pid) in files.chain(facts) {
-            witness::faults(pid).with_context(|| format!("the attacker {name} has ended"))?;
+            // An ended one stays in /proc until its parent waits for it.
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next());
+            let lives = state.is_some_and(|state| !matches!(state, 'Z' | 'X'));
+            ensure!(lives, "the attacker {name} has ended");
         }
         Ok(())
     }

@@ -150,6 +150,7 @@ fn main() -> Result<()> {
         "flood" => greedy::flood,
         "steady" => greedy::steady,
         "fill" => fill::fill,
+        "turnover" => fill::turnover,
         "registered" => neighbours::registered,
         "children" => neighbours::children,
         "worker_swaps" => neighbours::worker_swaps,

@@ -1,13 +1,14 @@
 //! An executor whose rows fill the daemon's tables: names as long as they may be, all different.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use smtt_common::event::Kind;
 use smtt_model::decode::encode::encode;
 use smtt_model::decode::{
-    BlockFact, ConsumerUsed, Event, Fact, PageAllocated, RddDescribed, StageDescribed, TaskStarted,
+    BlockFact, ConsumerUsed, Event, Fact, Outcome, PageAllocated, RddDescribed, StageDescribed,
+    TaskEnded, TaskStarted,
 };
 
 use crate::Options;
@@ -70,21 +71,74 @@ fn rows(number: u64) -> [Fact; 7] {
     ]
 }
 
+fn tell(marker: &Marker, fact: Fact) {
+    let (header, payload) = encode(&Event {
+        time_ns: 0,
+        executor: 0,
+        pid: 0,
+        tid: 0,
+        uid: 0,
+        fact,
+    });
+    marker.tell(Kind(header.kind), &payload);
+}
+
+fn started(task: u64) -> Fact {
+    Fact::TaskStarted(TaskStarted {
+        task_attempt_id: task,
+        stage_id: 1,
+        ..TaskStarted::default()
+    })
+}
+
+/// Fills the tables of RDDs and tasks with rows that all stay, then for `ms` milliseconds as fast as possible: an RDD for
+/// which a row would have to go, and a task that ends for one that starts. A daemon that searched a full table for each
+/// would do work that grows with its square.
+pub fn turnover(marker: &Marker, options: &Options) -> Result<Value> {
+    /// More than the tables have.
+    const ROWS: u64 = 10_000;
+    let end = Instant::now() + Duration::from_millis(options.number("ms", 15_000)?);
+    for rdd in 0..1100 {
+        let block = BlockFact {
+            block_id: format!("rdd_{rdd}_0"),
+            rdd_id: Some(rdd),
+            partition: Some(0),
+            size_bytes: 1 << 20,
+            serialized: true,
+            ..BlockFact::default()
+        };
+        tell(marker, Fact::BlockStored(Box::new(block)));
+    }
+    (0..ROWS).for_each(|task| tell(marker, started(task)));
+    let mut pairs = 0;
+    while Instant::now() < end {
+        let described = RddDescribed {
+            rdd_id: (10_000 + pairs) as u32 & 0xff_ffff,
+            ..RddDescribed::default()
+        };
+        tell(marker, Fact::RddDescribed(Box::new(described)));
+        let ended = TaskEnded {
+            task_attempt_id: pairs,
+            stage_id: 1,
+            stage_attempt: 0,
+            outcome: Outcome::Succeeded,
+            execution_memory_peak_bytes: 0,
+            reason: String::new(),
+        };
+        tell(marker, Fact::TaskEnded(ended));
+        tell(marker, started(ROWS + pairs));
+        pairs += 1;
+    }
+    Ok(json!({ "pairs": pairs }))
+}
+
 /// Reports `rows` rows of each kind in `ms` milliseconds or more, and keeps them: none ends.
 pub fn fill(marker: &Marker, options: &Options) -> Result<Value> {
     let count = options.number("rows", 400)?.max(1);
     let length = Duration::from_millis(options.number("ms", 15_000)?);
     for number in 1..=count {
         for fact in rows(number) {
-            let (header, payload) = encode(&Event {
-                time_ns: 0,
-                executor: 0,
-                pid: 0,
-                tid: 0,
-                uid: 0,
-                fact,
-            });
-            marker.tell(Kind(header.kind), &payload);
+            tell(marker, fact);
         }
         std::thread::sleep(length / count as u32);
     }
