@@ -3,6 +3,7 @@
 pub mod follow;
 mod reading;
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -79,6 +80,7 @@ pub(crate) fn import_unless(
             Before::default(),
         );
         done.map(|(imported, _)| imported)
+            .map_err(|error| of_store(&store, error))
     })
 }
 
@@ -108,7 +110,34 @@ pub fn follow(
     on_deep_stack("import", move || {
         let nothing = |_: &str| Ok(false);
         import_here(&store, &path, bounds, &admission, nothing, before)
+            .map_err(|error| of_store(&store, error))
     })
+}
+
+/// What the store lacks by an error of a write, with what helps; `None` for an error that may have another cause.
+pub(crate) fn store_fault(error: &anyhow::Error) -> Option<(ErrorKind, &'static str)> {
+    let mut kinds = error
+        .chain()
+        .filter_map(|cause| Some(cause.downcast_ref::<io::Error>()?.kind()));
+    kinds.find_map(|kind| {
+        let fault = match kind {
+            ErrorKind::StorageFull => "is full: make room there",
+            ErrorKind::QuotaExceeded => "is at the quota of this user: make room there",
+            ErrorKind::ReadOnlyFilesystem => "is read-only: mount it for writing",
+            _ => return None,
+        };
+        Some((kind, fault))
+    })
+}
+
+/// Names the store in an error that [`store_fault`] knows, and leaves out what its causes repeat.
+fn of_store(store: &Path, error: anyhow::Error) -> anyhow::Error {
+    match store_fault(&error) {
+        Some((kind, fault)) => {
+            io::Error::new(kind, format!("the store {} {fault}", store.display())).into()
+        }
+        None => error,
+    }
 }
 
 /// Works on a thread whose stack is large enough for plans.

@@ -30,7 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::import::follow::Logs as FollowedLogs;
-use crate::import::{Admission, Before, follow};
+use crate::import::{Admission, Before, follow, store_fault};
 use crate::live::{self, is_live};
 use crate::log::Bounds;
 use crate::objects::list::Applications;
@@ -449,10 +449,18 @@ fn turn_of(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
 
 fn import_failed(name: &str, error: &anyhow::Error) -> Refusal {
     tracing::warn!(error = format!("{error:#}"), "import failed");
-    Refusal(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        format!("the import of {name} failed: the server's log says why"),
-    )
+    // No path of the machine leaves with it.
+    let (status, why) = match store_fault(error) {
+        Some((_, fault)) => (
+            StatusCode::INSUFFICIENT_STORAGE,
+            format!("the store {fault}"),
+        ),
+        None => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the server's log says why".to_owned(),
+        ),
+    };
+    Refusal(status, format!("the import of {name} failed: {why}"))
 }
 
 /// Serves until the process is asked to end, on threads of its own.

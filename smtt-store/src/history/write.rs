@@ -253,8 +253,10 @@ impl Writer {
             self.say(DERIVED_KEY, &text);
         }
         let mut bytes = 0;
-        if let Some(writer) = self.writer.take() {
-            let file = writer.into_inner()?;
+        if let Some(mut writer) = self.writer.take() {
+            // `into_inner` would keep the text of an error of the file only.
+            writer.finish()?;
+            let file = writer.inner();
             file.sync_all()?;
             bytes = file.metadata()?.len();
         }

@@ -10,7 +10,9 @@ mod follow;
 mod lists;
 mod live;
 mod logs;
+mod mount;
 mod queries;
+mod sick;
 mod stores;
 
 use anyhow::{Result, bail};

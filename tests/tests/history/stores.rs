@@ -3,10 +3,8 @@
 //! says what is missing. One driver has a SparkContext for each.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -19,12 +17,13 @@ use smtt_tests::history::serve;
 use smtt_tests::lab::{LIMIT, SparkLab};
 use smtt_tests::skip::leave_out;
 use xtask::http::get;
-use xtask::process::{output, wait_for};
+use xtask::process::wait_for;
 use xtask::spark::Submitted;
 
 use crate::answers::compare;
 use crate::application::application_with;
 use crate::live::{names, only, same_columns, same_tables};
+use crate::mount::Mount;
 
 /// Tasks of a job, with that of its last stage.
 const TASKS_OF_A_JOB: u64 = 1_201;
@@ -37,88 +36,6 @@ const SLOWER: u32 = 3;
 const LATER: Duration = Duration::from_secs(5);
 /// A stop waits for the last part, 7 s at most.
 const STOP: Duration = Duration::from_secs(20);
-
-/// A file system of its own. It is thawed and unmounted when this is dropped.
-struct Mount {
-    path: PathBuf,
-    is_frozen: bool,
-}
-
-impl Mount {
-    /// A small file system in memory.
-    fn in_memory(path: PathBuf) -> Result<Self> {
-        fs::create_dir(&path)?;
-        let mut mount = Command::new("mount");
-        output(
-            mount
-                .args(["-t", "tmpfs", "-o", "size=1m", "none"])
-                .arg(&path),
-        )?;
-        Ok(Self {
-            path,
-            is_frozen: false,
-        })
-    }
-
-    /// A file system on a device that can be frozen.
-    fn on_a_device(path: PathBuf) -> Result<Self> {
-        fs::create_dir(&path)?;
-        let image = path.with_extension("image");
-        File::create(&image)?.set_len(16 << 20)?;
-        output(
-            Command::new("mke2fs")
-                .args(["-q", "-t", "ext4"])
-                .arg(&image),
-        )?;
-        output(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .args([&image, &path]),
-        )?;
-        Ok(Self {
-            path,
-            is_frozen: false,
-        })
-    }
-
-    fn freeze(&mut self) -> Result<()> {
-        output(Command::new("fsfreeze").arg("-f").arg(&self.path))?;
-        self.is_frozen = true;
-        Ok(())
-    }
-
-    fn thaw(&mut self) -> Result<()> {
-        if self.is_frozen {
-            output(Command::new("fsfreeze").arg("-u").arg(&self.path))?;
-            self.is_frozen = false;
-        }
-        Ok(())
-    }
-
-    fn read_only(&self) -> Result<()> {
-        let mut mount = Command::new("mount");
-        output(mount.args(["-o", "remount,ro"]).arg(&self.path))?;
-        Ok(())
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.path.join(".filler")
-    }
-
-    fn fill(&self) -> Result<()> {
-        let mut filler = File::create(self.filler())?;
-        while filler.write_all(&[0; 4096]).is_ok() {}
-        Ok(())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        // A frozen file system would hang whatever reads it.
-        self.thaw().ok();
-        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
-    }
-}
 
 /// The driver, and where it says how far it is.
 struct Driver {
@@ -309,7 +226,7 @@ fn a_store_that_fails_does_the_job_no_harm() -> Result<()> {
     driver.go("freed.1")?;
     driver.reach("freed.2")?;
     driver.complains(&freed.path, "cannot be written")?;
-    fs::remove_file(freed.filler())?;
+    freed.free()?;
     driver.complains(&freed.path, "is written again")?;
     driver.go("freed.2")?;
 
