@@ -1,7 +1,7 @@
 //! HTML documents for people: applications, their jobs, stages, tasks, executors, RDDs, SQL and the time line.
 //!
 //! In this crate a page is such a document; the kernel's pages are always named with their size, faults or walks. The server
-//! writes whole documents; only the time line has a script. A page loads nothing from elsewhere, and its policy
+//! writes whole documents; only the time line, a task's lanes and pages of applications that run have scripts. A page loads nothing from elsewhere, and its policy
 //! ([`POLICY`]) forbids scripts and styles that are not files of this server. All addresses are relative, so that a proxy
 //! may put the pages below a path. What logs report is text: maud escapes it.
 
@@ -13,6 +13,7 @@ mod chain;
 mod colours;
 mod functions;
 mod jobs;
+mod live;
 mod memory;
 mod place;
 mod sections;
@@ -22,7 +23,7 @@ mod table;
 mod task;
 mod tasks;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timeline;
 
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// Files of the pages: name, type and text.
-const FILES: [(&str, &str, &str); 5] = [
+const FILES: [(&str, &str, &str); 7] = [
     (
         "page.css",
         "text/css; charset=utf-8",
@@ -64,6 +65,16 @@ const FILES: [(&str, &str, &str); 5] = [
         "memory.js",
         "text/javascript; charset=utf-8",
         include_str!("pages/memory.js"),
+    ),
+    (
+        "lanes.js",
+        "text/javascript; charset=utf-8",
+        include_str!("pages/lanes.js"),
+    ),
+    (
+        "live.js",
+        "text/javascript; charset=utf-8",
+        include_str!("pages/live.js"),
     ),
     ("icon.svg", "image/svg+xml", include_str!("pages/icon.svg")),
 ];
@@ -229,16 +240,19 @@ fn refused(place: &Place, refusal: &Refusal) -> Markup {
     document(
         place,
         title,
-        &html! {
-            h1 { (title) }
-            p { (shown::cut(&refusal.1)) }
-            p { a href=(place.to("")) { "All applications" } }
-        },
+        (
+            &html! {},
+            &html! {
+                h1 { (title) }
+                p { (shown::cut(&refusal.1)) }
+                p { a href=(place.to("")) { "All applications" } }
+            },
+        ),
     )
 }
 
 /// A whole document.
-fn document(place: &Place, title: &str, body: &Markup) -> Markup {
+fn document(place: &Place, title: &str, (head, body): (&Markup, &Markup)) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -249,6 +263,7 @@ fn document(place: &Place, title: &str, body: &Markup) -> Markup {
                 title { (shown::cut(title)) " · SMTT history" }
                 link rel="icon" href=(place.to("files/icon.svg"));
                 link rel="stylesheet" href=(place.to("files/page.css"));
+                (head)
             }
             body { (body) }
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 use serde_json::Value;
 
+use super::live::Live;
 use super::place::{SECTIONS, quoted};
 use super::shown::{Cell, facts};
 use super::{Asked, Document, document};
@@ -28,6 +29,7 @@ pub(super) fn name(app: &App, id: &str) -> String {
 pub(super) fn framed(asked: &Asked<'_>, current: &str, title: &str, body: &Markup) -> Markup {
     let (place, id) = (asked.place, asked.place.id());
     let name = name(asked.app, id);
+    let live = Live::of(asked);
     let page = html! {
         header {
             p.path {
@@ -40,13 +42,16 @@ pub(super) fn framed(asked: &Asked<'_>, current: &str, title: &str, body: &Marku
                     a href=(place.part(path)) aria-current=[(path == current).then_some("page")] { (title) }
                 }
             }
+            @if let Some(live) = live { (live.line(asked)) }
         }
         main {
             h1 { (super::shown::cut(title)) }
             (body)
         }
+        @if live.is_some() { (Live::script(asked)) }
     };
-    document(place, &format!("{title} · {name}"), &page)
+    let head = live.map(Live::head).unwrap_or_default();
+    document(place, &format!("{title} · {name}"), (&head, &page))
 }
 
 /// The overview of an application.

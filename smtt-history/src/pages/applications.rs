@@ -113,5 +113,5 @@ pub(super) fn page(listing: &Listing, place: &Place, parameters: &Parameters) ->
             }
         }
     };
-    Ok(document(place, "Applications", &body))
+    Ok(document(place, "Applications", (&html! {}, &body)))
 }

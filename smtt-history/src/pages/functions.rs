@@ -4,6 +4,7 @@
 mod axis;
 mod fetches;
 mod times;
+mod window;
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ use smtt_model::units;
 use self::axis::{axis, grid};
 use self::fetches::{fetch_lanes, fetches, is_of_fetches};
 use self::times::{activities, bar, sampled};
+use self::window::{Window, controls};
 use super::Asked;
 use super::shown::{Cell, cut, facts};
 use super::table::{Column, Request, documents};
@@ -130,8 +132,7 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
         h2 id="functions" { "Functions" }
         @if functions.is_none() { p.empty { "Its worker wrote no functions of this task." } }
         @if let Some(functions) = &functions {
-            (lanes(asked, functions))
-            (fetch_lanes(asked, functions))
+            (picture(asked, functions)?)
             (activities(functions))
             @if let Some(on_cpu) = &functions.on_cpu {
                 (sampled(on_cpu))
@@ -255,27 +256,58 @@ fn chosen(asked: &Asked<'_>, name: &str) -> Option<usize> {
     asked.parameters.one(name).and_then(|it| it.parse().ok())
 }
 
-fn lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
+/// The lanes of all threads and of the requests in the window that the address has, with addresses of other windows.
+fn picture(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusal> {
+    let window = Window::new(asked.parameters, total_ns(functions))?;
+    let spans = functions.spans.iter();
+    let spans = spans.map(|it| (it.begin_ns, it.duration_ns));
+    let fetches = functions.fetches.iter();
+    let all = spans.chain(fetches.map(|it| (it.begin_ns, it.duration_ns)));
+    let shown = all.clone().filter(|(begin, ns)| window.has(*begin, *ns));
+    Ok(html! {
+        div id="lanes" tabindex="0" role="region" aria-label="Lanes of the functions: + and - zoom, ← and → move, Home shows all"
+            data-from=(window.from) data-to=(window.to) data-total=(window.total) {
+            (controls(asked, &window, shown.count(), all.count()))
+            (lanes(asked, functions, &window))
+            (fetch_lanes(asked, functions, &window))
+        }
+        script type="module" src=(asked.place.to("files/lanes.js")) {}
+    })
+}
+
+/// The rectangle of a span or of a request in its row. `lanes.js` reads its times.
+fn rectangle(
+    window: &Window,
+    class: &str,
+    (begin, ns): (u64, u64),
+    (y, height): (usize, usize),
+) -> Markup {
+    let (x, width) = window.rectangle(begin, ns);
+    html! {
+        rect class=(class) x=(x) y=(y) height=(height) width=(width) data-begin=(begin) data-ns=(ns) {}
+    }
+}
+
+fn lanes(asked: &Asked<'_>, functions: &FunctionsRow, window: &Window) -> Markup {
     let all = by_thread(&functions.spans);
-    let total = total_ns(functions);
     let (chosen, to) = (chosen(asked, "span"), choice(asked, "span"));
-    let at = |ns: u64| share(ns, total);
     html! {
         p { (Cell::Nanoseconds(number(functions.duration_ns)).shown()) " from the begin of the executor's task runner to its end. "
             "A span is a call of 1 ms or more, the service of a Python worker, or a pause of the collector; a click shows its numbers." }
-        (axis(total))
+        (axis(window))
         @for lane in &all {
             @let depth = lane.spans.iter().map(|(depth, _, _)| depth + 1).max().unwrap_or(1);
             p.soft.lane { (lane.title) }
             svg.lanes viewBox=(format!("0 0 100 {}", depth * ROW + GAP)) height=(depth * ROW + GAP) preserveAspectRatio="none"
                 role="group" aria-label=(format!("Spans of {}", lane.title)) {
-                (grid(total, depth * ROW + GAP))
+                (grid(window, depth * ROW + GAP))
                 @for (depth, number, span) in &lane.spans {
                     @let class = format!("{}{}", colour(&span.activity), if chosen == Some(*number) { " chosen" } else { "" });
-                    a href=(to(*number)) {
+                    @let times = (span.begin_ns, span.duration_ns);
+                    a href=(to(*number)) class=[(!window.has(times.0, times.1)).then_some("out")] {
                         title { (cut(&span.activity)) " " (cut(span.function.as_deref().unwrap_or_default())) ", "
                             (units::duration(span.duration_ns)) " from " (units::duration(span.begin_ns)) }
-                        rect class=(class) x=(at(span.begin_ns)) y=(depth * ROW) height=(ROW - 1) width=(at(span.duration_ns).max(0.1)) {}
+                        (rectangle(window, &class, times, (depth * ROW, ROW - 1)))
                     }
                 }
             }

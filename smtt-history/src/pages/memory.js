@@ -34,7 +34,7 @@ const most = (values, from, to) => {
 export function panel(line) {
   const root = document.getElementById("memory");
   const canvas = document.getElementById("memory-picture");
-  if (!canvas) return { show() {}, rest() {}, point() {}, recolour() {}, remember() {}, canvas: null };
+  if (!canvas) return { show() {}, rest() {}, refresh() {}, point() {}, recolour() {}, remember() {}, canvas: null };
   const said = document.getElementById("memory-said");
   const legend = document.getElementById("memory-legend");
   const controls = document.getElementById("memory-controls");
@@ -366,6 +366,7 @@ export function panel(line) {
 
   return {
     canvas,
+    refresh() { if (view) ask(); },
     /** Draws a view of the time line; from the last answer, until one for the view is there. */
     show(next) {
       view = next;

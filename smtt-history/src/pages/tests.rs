@@ -17,9 +17,9 @@ use crate::log::Bounds;
 use crate::made::{Made, Stage, Task};
 use crate::serve::{Server, Settings, router};
 
-pub(super) const HOSTILE: &str = r#"<script>alert(1)</script>\" onx='&amp;"#;
+pub(crate) const HOSTILE: &str = r#"<script>alert(1)</script>\" onx='&amp;"#;
 
-pub(super) fn log(id: &str, attempt: &str) -> String {
+pub(crate) fn log(id: &str, attempt: &str) -> String {
     let info = |finish: i64, failed: bool| {
         format!(
             r#"{{"Task ID":7,"Index":0,"Attempt":0,"Launch Time":2000,"Executor ID":"{HOSTILE}","Host":"{HOSTILE}","Locality":"{HOSTILE}","Speculative":false,"Getting Result Time":0,"Finish Time":{finish},"Failed":{failed},"Killed":false,"Accumulables":[]}}"#
@@ -41,13 +41,13 @@ pub(super) fn log(id: &str, attempt: &str) -> String {
     .join("\n")
 }
 
-pub(super) struct Site {
+pub(crate) struct Site {
     server: Arc<Server>,
     _folder: tempfile::TempDir,
 }
 
 impl Site {
-    pub(super) fn new(logs: &[String]) -> Self {
+    pub(crate) fn new(logs: &[String]) -> Self {
         let folder = tempfile::tempdir().expect("makes a folder");
         let store = folder.path().join("store");
         for log in logs {
@@ -70,11 +70,11 @@ impl Site {
         }
     }
 
-    pub(super) fn store(&self) -> std::path::PathBuf {
+    pub(crate) fn store(&self) -> std::path::PathBuf {
         self.server.settings.store.clone()
     }
 
-    pub(super) async fn get(&self, path: &str) -> (StatusCode, String, String) {
+    pub(crate) async fn get(&self, path: &str) -> (StatusCode, String, String) {
         let question = Question::get(path)
             .body(Body::empty())
             .expect("is a question");
@@ -482,4 +482,60 @@ async fn jobs_have_what_their_tasks_lost_and_their_query() {
         2,
         "{kinds:?}"
     );
+}
+
+#[tokio::test]
+async fn pages_of_an_application_that_runs_say_how_old_they_are() {
+    let running = log("app-1", "");
+    let ended = format!(
+        "{}\n{}",
+        log("app-2", ""),
+        r#"{"Event":"SparkListenerApplicationEnd","Timestamp":4000}"#
+    );
+    let site = Site::new(&[running, ended]);
+    for part in ["", "/jobs", "/timeline", "/tasks/7"] {
+        let (_, _, page) = site
+            .get(&format!("/applications/app-1{part}?refresh=10&q=a"))
+            .await;
+        for text in [
+            "Running: its log last changed ",
+            "<noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>",
+            "data-refresh=\"10\"",
+            "href=\"?q=a&amp;refresh=30\"",
+            "href=\"?q=a\" data-every=\"0\"",
+            "files/live.js",
+        ] {
+            assert!(page.contains(text), "{part}: {text} is missing: {page}");
+        }
+        let (_, _, page) = site.get(&format!("/applications/app-1{part}")).await;
+        assert!(
+            page.contains("id=\"live\"") && !page.contains("http-equiv=\"refresh\""),
+            "{page}"
+        );
+        let (_, _, page) = site
+            .get(&format!("/applications/app-2{part}?refresh=10"))
+            .await;
+        assert!(
+            !page.contains("id=\"live\"") && !page.contains("http-equiv"),
+            "{page}"
+        );
+    }
+    // What an address asks for has bounds.
+    for (asked, every) in [("0", 0), ("1", 5), ("99999", 3600), ("x", 0)] {
+        let (_, _, page) = site
+            .get(&format!("/applications/app-1?refresh={asked}"))
+            .await;
+        assert!(
+            page.contains(&format!("data-refresh=\"{every}\"")),
+            "{asked}: {page}"
+        );
+    }
+    let age = |text: &str| {
+        let json: serde_json::Value = serde_json::from_str(text).expect("is JSON");
+        json["ageMs"].as_u64()
+    };
+    let (_, _, text) = site.get("/smtt/v1/applications/app-1/timeline").await;
+    assert!(age(&text).is_some_and(|ms| ms < 600_000), "{text}");
+    let (_, _, text) = site.get("/smtt/v1/applications/app-2/timeline").await;
+    assert_eq!(age(&text), None, "{text}");
 }

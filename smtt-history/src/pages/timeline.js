@@ -1,6 +1,7 @@
 // The time line: asks the server for the window that is shown, draws it, and shows a task's numbers.
 import { AXIS, JOB, clock, colourOf, draw, grouped, layout, palette, rectangle, square, stepOf } from "./draw.js";
 import { panel as memoryPanel } from "./memory.js";
+import { aged, onRefresh } from "./live.js";
 
 const root = document.getElementById("timeline");
 const canvas = document.getElementById("picture");
@@ -60,6 +61,7 @@ async function ask() {
       if (!response.ok) throw new Error(response.status + " " + (await response.text()).slice(0, 200));
       answer = await response.json();
       answered = now;
+      aged(answer.ageMs);
       // A newer question has lanes of its own, which an older answer must not change.
       if (!asked) view.lane = answer.lane;
       view.to = Math.min(view.to, answer.end + 1);
@@ -77,6 +79,18 @@ async function ask() {
   }
   isAsking = false;
 }
+
+/** Asks again for what is shown. A view that ends with the application goes on to its new end. */
+async function refresh() {
+  if (!answer || isAsking) return;
+  const [end, isLast, isAll] = [answer.end, view.to >= answer.end, view.from <= 0 && view.to >= answer.end];
+  await ask();
+  memory.refresh();
+  const later = answer.end - end;
+  if (isLast && later > 0) move(isAll ? 0 : view.from + later, isAll ? answer.end + 1 : view.to + later, view.lane);
+  else show();
+}
+onRefresh(refresh);
 
 /** Draws with the next frame of the screen. */
 function show() {

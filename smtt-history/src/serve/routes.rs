@@ -125,6 +125,19 @@ pub(crate) fn application(app: &App) -> Result<Value, Refusal> {
     serde_json::from_str(&text.1).map_err(Refusal::failed)
 }
 
+/// Milliseconds since the log of an application that runs last changed; absent where it has ended.
+pub(crate) fn age_ms(app: &App) -> Option<u64> {
+    let json = application(app).ok()?;
+    let attempt = &json["attempts"][0];
+    if attempt["completed"] == true {
+        return None;
+    }
+    let changed = attempt["lastUpdatedEpoch"].as_u64().unwrap_or_default();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX));
+    Some(now.saturating_sub(changed))
+}
+
 /// How the import went, and tables that the bucket's pointer names and that do not exist.
 async fn import(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
     let bucket = server.settings.bucket.clone();

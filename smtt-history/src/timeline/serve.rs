@@ -7,14 +7,15 @@ use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::routing::get;
+use serde::Serialize;
 use serde_json::Value;
 
-use super::detail::{LANES, Window, detail};
+use super::detail::{Detail, LANES, Window, detail};
 use super::filter::Filter;
 use super::model::Model;
 use super::task;
 use crate::open::App;
-use crate::serve::routes::{Answer, Parameters, Raw, work};
+use crate::serve::routes::{Answer, Parameters, Raw, age_ms, work};
 use crate::serve::{Refusal, Server};
 
 /// Routes of the time line's data.
@@ -49,7 +50,7 @@ async fn timeline(
     let parameters = Parameters(parameters);
     let models = Arc::clone(&server);
     work(server, id, attempt(&parameters), move |app| {
-        answer(&*models.timeline(app)?, &parameters)
+        answer(&*models.timeline(app)?, &parameters, age_ms(app))
     })
     .await
 }
@@ -67,13 +68,24 @@ pub(crate) fn window(model: &Model, parameters: &Parameters) -> Result<Window, R
     Ok(window.within(model))
 }
 
-fn answer(model: &Model, parameters: &Parameters) -> Answer {
+/// A window, and how old it is.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Dated<'a> {
+    #[serde(flatten)]
+    detail: Detail<'a>,
+    /// Milliseconds since the log last changed; absent where the application has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_ms: Option<u64>,
+}
+
+fn answer(model: &Model, parameters: &Parameters, age_ms: Option<u64>) -> Answer {
     let detail = detail(
         model,
         &window(model, parameters)?,
         &Filter::new(parameters)?,
     );
-    serde_json::to_string(&detail).map_err(Refusal::failed)
+    serde_json::to_string(&Dated { detail, age_ms }).map_err(Refusal::failed)
 }
 
 async fn one(

@@ -220,7 +220,7 @@ pub(super) fn write(site: &Site) -> Result<()> {
 }
 
 /// Where the spans of a lane are, in thousandths of its width: begin and length.
-fn places(site: &Site, lane: &str) -> Result<Vec<(i64, i64)>> {
+pub(super) fn places(site: &Site, lane: &str) -> Result<Vec<(i64, i64)>> {
     let script = format!(
         "JSON.stringify([...document.querySelectorAll('{lane} rect')].map((span) => {{
             const box = span.getBoundingClientRect(), all = span.closest('svg').getBoundingClientRect();
@@ -229,7 +229,7 @@ fn places(site: &Site, lane: &str) -> Result<Vec<(i64, i64)>> {
     Ok(serde_json::from_str(&site.text(&script)?)?)
 }
 
-fn near(found: &[(i64, i64)], expected: &[(i64, i64)]) -> bool {
+pub(super) fn near(found: &[(i64, i64)], expected: &[(i64, i64)]) -> bool {
     let is_near = |(left, right): (&(i64, i64), &(i64, i64))| {
         (left.0 - right.0).abs() <= 2 && (left.1 - right.1).abs() <= 2
     };
@@ -294,7 +294,7 @@ pub(super) fn page(site: &Site) -> Result<()> {
 }
 
 /// Whether no label of the axis is on another one, or beyond its end.
-const FITS: &str = "[...document.querySelectorAll('svg.axis text')].every((text, at, all) => {
+pub(super) const FITS: &str = "[...document.querySelectorAll('svg.axis text')].every((text, at, all) => {
         const box = text.getBoundingClientRect(), next = all[at + 1];
         return box.right <= (next ? next.getBoundingClientRect().left : text.ownerSVGElement.getBoundingClientRect().right); })";
 

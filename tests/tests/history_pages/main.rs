@@ -1,9 +1,10 @@
 //! Pages in a real browser: the history's with every section, sorting, filters, the time line with its levels of detail,
-//! addresses that can be shared, hostile names and narrow screens; and the report of `smtt-ctl`. What the history's pages
+//! addresses that can be shared, applications that run, hostile names and narrow screens; and the report of `smtt-ctl`. What the history's pages
 //! show is compared with the REST API and with the schedule that the log was made from.
 
 mod functions;
 mod large;
+mod live;
 mod looks;
 mod memory;
 mod perfetto;
@@ -11,6 +12,7 @@ mod pixels;
 mod report;
 mod tables;
 mod timeline;
+mod zoom;
 
 use std::path::{Path, PathBuf};
 
@@ -133,6 +135,8 @@ fn pages_show_an_application() -> Result<()> {
     tables::sorted(&site)?;
     tables::filters(&site)?;
     functions::page(&site)?;
+    zoom::lanes(&site)?;
+    live::pages(&site, folder.path())?;
     timeline::levels(&site)?;
     timeline::pointer(&site)?;
     timeline::task_link(&site)?;

@@ -213,7 +213,7 @@ pub(super) fn task_link(site: &Site) -> Result<()> {
         super::functions::TASK
     ))?;
     ensure!(
-        site.number("document.querySelectorAll('#functions ~ svg.lanes rect').length")? > 0,
+        site.number("document.querySelectorAll('#functions ~ div svg.lanes rect').length")? > 0,
         "the page has no functions where the link leads"
     );
     site.is_sound("functions from the time line")

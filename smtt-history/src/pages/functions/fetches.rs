@@ -6,7 +6,8 @@ use smtt_model::rows::{FetchRow, FunctionsRow};
 use smtt_model::units;
 
 use super::axis::grid;
-use super::{GAP, choice, chosen, number, share, total_ns};
+use super::window::Window;
+use super::{GAP, choice, chosen, number, rectangle};
 use crate::pages::Asked;
 use crate::pages::shown::{Cell, cut, facts};
 use crate::pages::table::{Column, Request, documents};
@@ -43,13 +44,11 @@ pub(super) fn in_rows(fetches: &[FetchRow]) -> Vec<(usize, &FetchRow)> {
 }
 
 /// The requests for shuffle blocks of other executors as a picture, on the scale of the functions' lanes.
-pub(super) fn fetch_lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup {
+pub(super) fn fetch_lanes(asked: &Asked<'_>, functions: &FunctionsRow, window: &Window) -> Markup {
     let Some(sum) = functions.fetched else {
         return html! {};
     };
     let all = in_rows(&functions.fetches);
-    let total = total_ns(functions);
-    let at = |ns: u64| share(ns, total);
     let height = all.iter().map(|(row, _)| row + 1).max().unwrap_or(0) * FETCH_ROW + GAP;
     // The page shows the numbers of one thing.
     let chosen = chosen(asked, "fetch").filter(|_| super::chosen(asked, "span").is_none());
@@ -60,14 +59,15 @@ pub(super) fn fetch_lanes(asked: &Asked<'_>, functions: &FunctionsRow) -> Markup
         @if !all.is_empty() {
             svg.lanes id="fetches-lane" viewBox=(format!("0 0 100 {height}")) height=(height) preserveAspectRatio="none"
                 role="group" aria-label="Requests for shuffle blocks of other executors" {
-                (grid(total, height))
+                (grid(window, height))
                 @for (number, (row, fetch)) in all.iter().enumerate() {
                     @let colour = if fetch.outcome == "complete" { "s4" } else { "p2" };
                     @let class = format!("{colour}{}", if chosen == Some(number) { " chosen" } else { "" });
-                    a href=(to(number)) {
+                    @let times = (fetch.begin_ns, fetch.duration_ns);
+                    a href=(to(number)) class=[(!window.has(times.0, times.1)).then_some("out")] {
                         title { (cut(&source(fetch))) ", " (units::bytes(fetch.bytes)) ", " (units::duration(fetch.duration_ns))
                             " from " (units::duration(fetch.begin_ns)) ", " (cut(&fetch.outcome)) }
-                        rect class=(class) x=(at(fetch.begin_ns)) y=(row * FETCH_ROW) height=(FETCH_ROW - 1) width=(at(fetch.duration_ns).max(0.1)) {}
+                        (rectangle(window, &class, times, (row * FETCH_ROW, FETCH_ROW - 1)))
                     }
                 }
             }

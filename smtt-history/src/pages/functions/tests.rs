@@ -193,3 +193,83 @@ fn the_page_names_the_activities_without_spans_as_the_manual_does() {
     let names = times::WITHOUT_SPANS.map(|name| format!("`{name}`"));
     assert!(manual.contains(&format!("({}) have no spans", names.join(", "))));
 }
+
+/// A part of a task's time as an address has it: what it shows of 1,000 spans, without a script.
+#[tokio::test]
+async fn a_part_of_a_task_with_many_spans_has_room_for_each() {
+    const MS: i64 = 1_000_000;
+    let site = Site::new(&[log("app-1", "")]);
+    let any = Bounds {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut workers = Workers::take(&site.store(), "node-1", 10, None, any).expect("opens");
+    let ran: String = serde_json::from_str(&format!("\"{HOSTILE}\"")).expect("is JSON");
+    let row = json!({"executor_id": ran, "functions": {"begin_ns": 5, "duration_ns": 10_000 * MS, "rest_ns": 0, "activities": []}});
+    let mut spans = Batch::new(&FUNCTIONS);
+    for number in 0..1_000 {
+        let (zero, text) = (Cell::Number(0), Cell::Text("sort"));
+        let who = [
+            zero,
+            zero,
+            Cell::Number(7),
+            Cell::Text(&ran),
+            Cell::Text(TASK),
+            zero,
+            text,
+            text,
+        ];
+        let times = [
+            zero,
+            Cell::Number(number * 10 * MS),
+            Cell::Number(2 * MS),
+            zero,
+            zero,
+        ];
+        spans.push(&[&who[..], &times[..]].concat());
+    }
+    for batch in [spans, task(&row)] {
+        let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
+        done.expect("writes");
+    }
+    let path = "/applications/app-1/tasks/7";
+    let (_, _, text) = site.get(path).await;
+    let out = |text: &str| text.matches("class=\"out\"").count();
+    let (said, _) = text
+        .split_once(" of 1,000 spans and requests")
+        .expect("says it");
+    assert!(
+        said.ends_with("From 0 ns to 10.0 s, 1,000") && out(&text) == 0,
+        "{said}"
+    );
+    assert!(
+        text.contains("href=\"?from=2500000000&amp;to=7500000000#lanes\" data-do=\"in\""),
+        "{text}"
+    );
+    // A hundredth: ten spans, each of a fiftieth of the width.
+    let (_, _, text) = site
+        .get(&format!(
+            "{path}?from=1000000000&to=1100000000&sort=-duration"
+        ))
+        .await;
+    assert_eq!(out(&text), 990);
+    assert!(text.contains("From 1.0 s to 1.1 s, 10 of 1,000"), "{text}");
+    let shown =
+        "x=\"10\" y=\"0\" height=\"13\" width=\"2\" data-begin=\"1010000000\" data-ns=\"2000000\"";
+    assert!(text.contains(shown), "{text}");
+    for link in [
+        "?sort=-duration&amp;from=1025000000&amp;to=1075000000#lanes",
+        "?sort=-duration&amp;from=950000000&amp;to=1150000000#lanes",
+        "?sort=-duration&amp;from=1025000000&amp;to=1125000000#lanes",
+        "?sort=-duration#lanes",
+        // Spans and the table keep the window.
+        "?from=1000000000&amp;to=1100000000&amp;sort=-duration&amp;span=100#span",
+    ] {
+        assert!(
+            text.contains(&format!("href=\"{link}\"")),
+            "{link} is missing: {text}"
+        );
+    }
+    let (status, _, _) = site.get(&format!("{path}?from=x")).await;
+    assert_eq!(status, 404);
+}
