@@ -15,6 +15,8 @@ use crate::out::Kind;
 use crate::timeline::memory::peak::Peaks;
 use crate::timeline::model::Model;
 use crate::timeline::parts::{ALL, PARTS};
+use crate::workers::Files;
+use crate::workers::waits::WaitsOfTasks;
 
 /// Parts of the tasks' time in which they do no work for their job: key of the part, and title of the column.
 const LOST: [(&str, &str); 4] = [
@@ -38,6 +40,24 @@ struct Figures {
     /// Milliseconds of all its tasks, as [`LOST`].
     lost: Option<[i64; LOST.len()]>,
     path: Option<String>,
+    waited: Waited,
+}
+
+/// What workers saw of the tasks of a stage attempt or of a job, added up. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Waited {
+    /// Tasks that workers wrote about.
+    seen: Option<i64>,
+    cpu: Option<i64>,
+    faults: Option<i64>,
+}
+
+impl Waited {
+    fn add(&mut self, more: Self) {
+        add(&mut self.seen, more.seen);
+        add(&mut self.cpu, more.cpu);
+        add(&mut self.faults, more.faults);
+    }
 }
 
 #[derive(Deserialize)]
@@ -115,6 +135,38 @@ fn parts(model: &Model) -> Vec<Option<[i64; PARTS]>> {
     all
 }
 
+/// What workers saw of the tasks of each stage attempt.
+fn waited(model: &Model, waits: &WaitsOfTasks) -> Vec<Waited> {
+    let number = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+    let mut all = vec![Waited::default(); model.stages.len()];
+    for task in &model.tasks {
+        if let Some(waits) = waits.get(&task.id) {
+            all[task.stage as usize].add(Waited {
+                seen: Some(1),
+                cpu: waits.cpu.map(number),
+                faults: waits.faults.map(number),
+            });
+        }
+    }
+    all
+}
+
+/// Waits of tasks as the workers wrote them, and what is missing of them, in words.
+fn waits(asked: &Asked<'_>) -> (WaitsOfTasks, Option<String>) {
+    let user = asked.parameters.one("user").and_then(|it| it.parse().ok());
+    let store = &asked.server.settings.store;
+    let host = asked.parameters.one("host");
+    let files = Files::of(store, asked.app.identity(), user, host);
+    match files.and_then(|files| files.waits()) {
+        Ok((all, 0)) => (all, None),
+        Ok((all, cut)) => (
+            all,
+            Some(format!("{cut} rows of the workers had no place.")),
+        ),
+        Err(trouble) => (WaitsOfTasks::default(), Some(trouble.to_string())),
+    }
+}
+
 fn path(model: &Model, path: &[u32]) -> Option<String> {
     let skip = path.len().saturating_sub(PATH);
     let name = |at: &u32| match model.stages[*at as usize].key {
@@ -128,8 +180,9 @@ fn path(model: &Model, path: &[u32]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" → "))
 }
 
-/// Figures of all jobs. A stage that several jobs name counts for each of them, as in Spark's numbers of tasks.
-fn figures(asked: &Asked<'_>) -> HashMap<i64, Figures> {
+/// Figures of all jobs, and what is missing of them. A stage that several jobs name counts for each of them, as in Spark's
+/// numbers of tasks.
+fn figures(asked: &Asked<'_>) -> (HashMap<i64, Figures>, Option<String>) {
     let mut stages: BTreeMap<i64, (Option<i64>, Option<i64>)> = BTreeMap::new();
     for stage in documents::<OfStage>(asked, Kind::Stage) {
         let sums = stages.entry(stage.stage_id).or_default();
@@ -146,8 +199,10 @@ fn figures(asked: &Asked<'_>) -> HashMap<i64, Figures> {
     }
     // Without the table of tasks the columns below are absent.
     let Ok(model) = asked.server.timeline(asked.app) else {
-        return all;
+        return (all, None);
     };
+    let (waits, missing) = waits(asked);
+    let waited = waited(&model, &waits);
     let memory = asked.server.memory(asked.app, &model, asked.parameters);
     let held = memory.map(|memory| Peaks::of(&memory)).unwrap_or_default();
     let parts = parts(&model);
@@ -167,6 +222,7 @@ fn figures(asked: &Asked<'_>) -> HashMap<i64, Figures> {
         let own = job.stages.iter().filter_map(|id| attempts.get(id));
         for at in own.flatten() {
             figures.peak = figures.peak.max(model.stages[*at].peak);
+            figures.waited.add(waited[*at]);
             if let Some(parts) = &parts[*at] {
                 let sums = figures.lost.get_or_insert_default();
                 for (sum, part) in sums.iter_mut().zip(lost) {
@@ -175,12 +231,12 @@ fn figures(asked: &Asked<'_>) -> HashMap<i64, Figures> {
             }
         }
     }
-    all
+    (all, missing)
 }
 
 pub(super) fn page(asked: &Asked<'_>) -> Document {
     let place = asked.place;
-    let (figures, queries) = (figures(asked), queries(asked));
+    let ((figures, missing), queries) = (figures(asked), queries(asked));
     let of = |json: &Value| json["jobId"].as_i64().and_then(|job| figures.get(&job));
     let figure = |of_job: fn(&Figures) -> Option<i64>, unit: fn(i64) -> Cell| {
         move |json: &Value| of(json).and_then(of_job).map_or(Cell::Absent, unit)
@@ -249,6 +305,35 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
         };
         columns.push(((key, title), Box::new(lost)));
     }
+    type Seen = (
+        &'static str,
+        &'static str,
+        fn(&Figures) -> Option<i64>,
+        fn(i64) -> Cell,
+    );
+    let seen: [Seen; 3] = [
+        (
+            "cpu_wait",
+            "Lost to waiting for a CPU",
+            |it| it.waited.cpu,
+            Cell::Nanoseconds,
+        ),
+        (
+            "faults",
+            "Lost to page faults",
+            |it| it.waited.faults,
+            Cell::Nanoseconds,
+        ),
+        (
+            "seen",
+            "Tasks seen by workers",
+            |it| it.waited.seen,
+            Cell::Count,
+        ),
+    ];
+    for (key, title, of_job, unit) in seen {
+        columns.push(((key, title), Box::new(figure(of_job, unit))));
+    }
     columns.push((
         ("spilled", "Spilled to disk"),
         Box::new(figure(|it| it.spilled, Cell::Bytes)),
@@ -268,6 +353,7 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
     )?;
     let body = html! {
         (table)
+        @if let Some(missing) = &missing { p.soft { "Of what workers wrote about tasks: " (super::shown::cut(missing)) } }
         details { summary { "What the columns mean" }
             p { "Input, spills, times and peaks are those of the tasks of the job's stages; a stage that several jobs name counts "
                 "for each. Lost times are sums over tasks, as on a stage's page. Spark measures how much was spilled, not how "
@@ -275,6 +361,9 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
             p { "Executors held at most: storage and execution memory that all executors held together at one moment while "
                 "the job ran, as the workers' daemons saw it; also memory of other jobs. Peak execution memory of a task: "
                 "Spark's metric, the largest of one task." }
+            p { "Lost to waiting for a CPU, and to page faults: of the tasks' own threads, as the kernels of the workers counted "
+                "them, added up over the tasks seen by workers; those of other tasks are not known. Page faults have a time where "
+                "20 or more of a task were measured; it is part of its time on a CPU, of its waits, or of both." }
             p { "Critical path: of the stages that the job needed, the one that ended last, before it the parent that ended last, "
                 "and so on to the first. The paths of all jobs together have a million stages at most; those of further jobs are not "
                 "known." }

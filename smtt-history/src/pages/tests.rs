@@ -485,6 +485,63 @@ async fn jobs_have_what_their_tasks_lost_and_their_query() {
 }
 
 #[tokio::test]
+async fn jobs_have_what_workers_saw_their_tasks_wait_for() {
+    use smtt_store::history::workers::TASKS;
+    let site = Site::new(&[two_jobs()]);
+    let shown = |page: &str, row: usize| {
+        let row = cells(page, row);
+        ["cpu_wait", "faults", "seen"].map(|key| row[key].clone())
+    };
+    let path = "/applications/app-1/jobs?sort=jobId";
+    let (_, _, page) = site.get(path).await;
+    assert_eq!(
+        (shown(&page, 0), shown(&page, 1)),
+        (["–"; 3].map(str::to_owned), ["–"; 3].map(str::to_owned))
+    );
+    let any = Room {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut batch = Batch::new(&TASKS);
+    let (none, zero) = (Stored::None, Stored::Number(0));
+    // The first job's two tasks, of which one had too few faults that were measured; none of the second job; an unknown one.
+    for (task, cpu, faults) in [
+        (0, 200, Stored::Number(70_000_000)),
+        (1, 300, none),
+        (99, 5_000, zero),
+    ] {
+        let who = [
+            zero,
+            zero,
+            Stored::Number(task),
+            none,
+            Stored::Text("succeeded"),
+        ];
+        let what = [none, none, none, none, none, Stored::Text("{}")];
+        let waits = [Stored::Number(cpu * 1_000_000), none, faults, none];
+        batch.push(&[&who[..], &what[..], &waits[..]].concat());
+    }
+    let mut workers = Workers::take(&site.store(), "node-1", 10, None, any).expect("opens");
+    let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
+    done.expect("writes");
+    let (_, _, page) = site.get(path).await;
+    assert_eq!(shown(&page, 0), ["500.0 ms", "70.0 ms", "2"]);
+    assert_eq!(shown(&page, 1), ["–"; 3]);
+    let (_, _, sorted) = site.get("/applications/app-1/jobs?sort=-cpu_wait").await;
+    assert_eq!(cells(&sorted, 0)["jobId"], "0");
+    // Of two users one is asked for.
+    let done = workers.add(Whose::of("app-1", 8), 0, &batch, &|uid| uid);
+    done.expect("writes");
+    let (_, _, page) = site.get(path).await;
+    assert!(
+        shown(&page, 0)[0] == "–" && page.contains("users 7, 8 claim"),
+        "{page}"
+    );
+    let (_, _, page) = site.get(&format!("{path}&user=8")).await;
+    assert_eq!(shown(&page, 0)[0], "500.0 ms");
+}
+
+#[tokio::test]
 async fn pages_of_an_application_that_runs_say_how_old_they_are() {
     let running = log("app-1", "");
     let ended = format!(
