@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 use serde_json::Value;
 
-use self::measured::{Measured, measured};
+use self::measured::{InStage, Measured, measured};
 use super::Asked;
 use super::shown::{Cell, bytes, cut};
 use crate::event::shortened;
@@ -39,6 +39,8 @@ struct Rdd {
     blocks: Option<(i64, i64, i64, Vec<String>)>,
     /// What the workers measured of it.
     measured: Option<Measured>,
+    /// The same within the stage.
+    in_stage: Option<InStage>,
     /// Stage whose shuffle it writes, for one of another stage: id, attempt.
     outside: Option<Option<(i64, i64)>>,
 }
@@ -77,6 +79,13 @@ impl Rdd {
     fn operation(&self) -> &str {
         self.scopes.last().map_or("", String::as_str)
     }
+
+    /// What was measured, as the last line of its box: the stage's own figures, else those of the application.
+    fn line(&self) -> String {
+        let own = self.in_stage.as_ref().and_then(InStage::line);
+        let whole = || Some(format!("Σ {}", self.measured.as_ref()?.line()));
+        own.or_else(whole).unwrap_or_default()
+    }
 }
 
 fn document(asked: &Asked<'_>, id: &str) -> Option<Value> {
@@ -97,10 +106,12 @@ impl Chain {
             unread: None,
         };
         chain.read_stages(asked, &json);
-        match measured(asked) {
-            Ok(mut all) => {
+        let number = |text: &str| text.parse().unwrap_or(-1);
+        match measured(asked, (number(id), number(attempt))) {
+            Ok((mut all, mut in_stage)) => {
                 for (id, rdd) in &mut chain.rdds {
                     rdd.measured = all.remove(id);
+                    rdd.in_stage = in_stage.remove(id);
                 }
             }
             // The page has Spark's half.
@@ -231,14 +242,15 @@ pub(super) fn section(asked: &Asked<'_>, id: &str, attempt: &str) -> Markup {
         h2 id="chain" { "Chain of RDDs" }
         p.soft {
             "From the sources to the last RDD of the stage, which its tasks compute: each asks the one above for its records. "
-            "Dashed: an RDD of an earlier stage, read through a shuffle. Framed: with a storage level."
+            "Dashed: an RDD of an earlier stage, read through a shuffle. Framed: with a storage level. Σ: measured in the whole "
+            "application."
         }
         (picture(&chain, skip))
         @if skip > 0 { p.soft { "The picture has the last " (DRAWN) " RDDs, the table all." } }
         @if chain.left_out > 0 { p.soft { (chain.left_out) " earlier RDDs are left out." } }
         (table(asked, &chain))
         @if let Some(trouble) = &chain.unread { p.empty { "What the workers measured of these RDDs is missing: " (cut(trouble)) } }
-        @if chain.rdds.values().any(|rdd| rdd.measured.is_some()) { (measured::notes()) }
+        @if chain.rdds.values().any(|rdd| rdd.measured.is_some() || rdd.in_stage.is_some()) { (measured::notes()) }
     }
 }
 
@@ -311,17 +323,11 @@ fn one(id: i64, rdd: &Rdd, x: i64, y: i64) -> Markup {
         ("name", format!("{id} {}", cut(name))),
         ("soft", cut(&rdd.call_site)),
         ("soft", held),
-        (
-            "soft",
-            rdd.measured
-                .as_ref()
-                .map(Measured::line)
-                .unwrap_or_default(),
-        ),
+        ("soft", rdd.line()),
     ];
     html! {
         g class=(class) {
-            title { (title) @if let Some(measured) = &rdd.measured { "; " (measured.words()) } }
+            title { (title) @if let Some(measured) = &rdd.measured { "; in the whole application: " (measured.words()) } }
             rect x=(x) y=(y) width=(BOX.0) height=(BOX.1) rx="4" {}
             // Cuts off what is wider than the box.
             svg x=(x) y=(y) width=(BOX.0 - 4) height=(BOX.1) {
@@ -344,12 +350,20 @@ fn table(asked: &Asked<'_>, chain: &Chain) -> Markup {
     html! {
         div.wide tabindex="0" role="region" aria-label="RDDs of the stage" { table.data id="rdds-of-stage" {
             caption { "The RDDs of the picture, the last one first" }
-            thead { tr {
+            thead {
+                tr {
+                    th colspan="11" {}
+                    th.words colspan=(measured::IN_STAGE.len()) scope="colgroup" { "Measured in this stage" }
+                    th.words colspan=(measured::COLUMNS.len()) scope="colgroup" { "Measured in the whole application" }
+                }
+                tr {
                 th { "RDD" } th.words { "Name" } th.words { "Operation" } th.words { "Call site" } th.words { "Reads" }
                 th { "Partitions" } th.words { "Storage level" } th { "Blocks at the end" } th { "Memory" } th { "Disk" }
                 th.words { "On executors" }
+                @for (title, _) in measured::IN_STAGE { th { (title) } }
                 @for (title, _) in measured::COLUMNS { th { (title) } }
-            } }
+                }
+            }
             tbody {
                 @for (id, rdd) in chain.rdds.iter().rev() {
                     tr {
@@ -366,6 +380,9 @@ fn table(asked: &Asked<'_>, chain: &Chain) -> Markup {
                         td { (blocks.map_or(Cell::Absent, |it| Cell::Bytes(it.1)).shown()) }
                         td { (blocks.map_or(Cell::Absent, |it| Cell::Bytes(it.2)).shown()) }
                         td.words { @if let Some(it) = blocks { bdi { (cut(&it.3.join(", "))) } } }
+                        @for (_, of) in measured::IN_STAGE {
+                            td { (rdd.in_stage.as_ref().map_or(Cell::Absent, of).shown()) }
+                        }
                         @for (_, of) in measured::COLUMNS {
                             td { (rdd.measured.as_ref().map_or(Cell::Absent, of).shown()) }
                         }

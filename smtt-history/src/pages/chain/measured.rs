@@ -1,4 +1,5 @@
-//! What the workers' daemons measured of RDDs, added up over executors.
+//! What the workers' daemons measured of RDDs, added up over executors: within a stage attempt, where the rows have that, and in
+//! the whole application.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +8,7 @@ use serde::Deserialize;
 
 use super::super::shown::{Cell, bytes, count};
 use super::Asked;
+use crate::timeline::memory::Memory;
 use crate::workers::{Files, Trouble};
 
 /// What the daemon reports of an RDD on one executor.
@@ -62,13 +64,77 @@ pub(super) const COLUMNS: [Shown; 7] = [
     ("Sampled page walks", |it| counted(it.walks)),
 ];
 
+/// What the daemon reports of a stage attempt on one executor.
+#[derive(Debug, Deserialize)]
+struct StageDocument {
+    stage_id: Option<i64>,
+    stage_attempt: Option<i64>,
+    #[serde(default)]
+    rdds: Vec<StageRdd>,
+}
+
+/// What it reports of an RDD within the stage attempt.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StageRdd {
+    rdd_id: Option<i64>,
+    page_faults: Option<u64>,
+    page_faults_read: Option<u64>,
+    page_faults_write: Option<u64>,
+    page_walk_samples: Option<u64>,
+}
+
+/// Figures of an RDD within a stage attempt; absent where no executor measures them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct InStage {
+    /// Most storage and execution memory of it that executors held while tasks of the stage ran, added up.
+    held: Option<u64>,
+    execution: Option<u64>,
+    faults: Option<u64>,
+    read: Option<u64>,
+    write: Option<u64>,
+    walks: Option<u64>,
+}
+
+/// A column of the stage's own figures.
+type ShownInStage = (&'static str, fn(&InStage) -> Cell);
+
+fn held(value: Option<u64>) -> Cell {
+    value.map_or(Cell::Absent, |value| Cell::Bytes(number(value)))
+}
+
+/// What the table shows of the stage alone.
+pub(super) const IN_STAGE: [ShownInStage; 6] = [
+    ("Held at most meanwhile", |it| held(it.held)),
+    ("Execution memory at most meanwhile", |it| {
+        held(it.execution)
+    }),
+    ("Page faults", |it| counted(it.faults)),
+    ("Page faults of loads", |it| counted(it.read)),
+    ("Page faults of stores", |it| counted(it.write)),
+    ("Sampled page walks", |it| counted(it.walks)),
+];
+
+impl InStage {
+    /// The short line of a box.
+    pub(super) fn line(&self) -> Option<String> {
+        let held = self.held.map(|it| bytes(number(it)));
+        let faults = self
+            .faults
+            .map(|it| format!("{} faults", count(number(it))));
+        let all: Vec<String> = held.into_iter().chain(faults).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+}
+
 /// What the columns mean.
 pub(super) fn notes() -> Markup {
     html! {
-        p.soft {
-            "From Held at most on: what the workers' daemons measured, added up over executors; peaks of executors need not be "
-            "of one moment. Blocks read are those that were in memory already. Page faults and page walks are those of "
-            "threads while they worked on the RDD."
+        p.soft id="measured" {
+            "Measured columns are those of the workers' daemons, added up over executors; peaks of executors need not be of one "
+            "moment. Of this stage are page faults and page walks of its tasks' threads while they worked on the RDD, and the memory "
+            "that the RDD held while tasks of the stage ran, by the memory over time (docs/HISTORY.md). Blocks read (those that were "
+            "in memory already), written and evicted are known of the whole application only: rows of workers name no stage there."
         }
     }
 }
@@ -108,17 +174,102 @@ impl Measured {
     }
 }
 
-/// Figures of all RDDs that the workers know.
-pub(super) fn measured(asked: &Asked<'_>) -> Result<BTreeMap<i64, Measured>, Trouble> {
+/// Figures of RDDs by their ids.
+type ById<Of> = BTreeMap<i64, Of>;
+
+/// Figures of all RDDs that the workers know, in the whole application and within a stage attempt.
+pub(super) fn measured(
+    asked: &Asked<'_>,
+    stage: (i64, i64),
+) -> Result<(ById<Measured>, ById<InStage>), Trouble> {
     let user = asked.parameters.one("user").and_then(|it| it.parse().ok());
     let store = &asked.server.settings.store;
     let host = asked.parameters.one("host");
     let files = Files::of(store, asked.app.identity(), user, host)?;
+    let documents = files.documents("stage")?.into_iter();
+    let mut in_stage = sums_in_stage(
+        documents.filter_map(|it| serde_json::from_value::<StageDocument>(it.json).ok()),
+        stage,
+    );
+    hold(asked, stage, &mut in_stage);
     let rows = files.documents("rdd")?.into_iter().filter_map(|document| {
         let row: Row = serde_json::from_value(document.json).ok()?;
         Some((document.host, row))
     });
-    Ok(sums(rows))
+    Ok((sums(rows), in_stage))
+}
+
+/// Adds up the rows of a stage attempt.
+fn sums_in_stage(
+    documents: impl Iterator<Item = StageDocument>,
+    stage: (i64, i64),
+) -> ById<InStage> {
+    let mut all: ById<InStage> = BTreeMap::new();
+    let own = documents.filter(|it| it.stage_id.zip(it.stage_attempt) == Some(stage));
+    for row in own.flat_map(|it| it.rdds) {
+        let Some(id) = row.rdd_id else {
+            continue;
+        };
+        let of = all.entry(id).or_default();
+        add(&mut of.faults, row.page_faults);
+        add(&mut of.read, row.page_faults_read);
+        add(&mut of.write, row.page_faults_write);
+        add(&mut of.walks, row.page_walk_samples);
+    }
+    all
+}
+
+/// Adds what executors held of each RDD while tasks of the stage attempt ran.
+fn hold(asked: &Asked<'_>, stage: (i64, i64), all: &mut ById<InStage>) {
+    let Ok(model) = asked.server.timeline(asked.app) else {
+        return;
+    };
+    let key = |(id, attempt): (i32, i32)| (i64::from(id), i64::from(attempt));
+    let at = model.stages.iter().position(|it| key(it.key) == stage);
+    let Some(at) = at else {
+        return;
+    };
+    let own = || model.tasks.iter().filter(|task| task.stage as usize == at);
+    let from = own().map(|task| task.launch).min();
+    let to = own().map(crate::timeline::model::Task::end).max();
+    let Some((from, to)) = from.zip(to) else {
+        return;
+    };
+    if let Ok(memory) = asked.server.memory(asked.app, &model, asked.parameters) {
+        held_between(&memory, (from, to), all);
+    }
+}
+
+/// An executor by its worker and process, and an RDD.
+type OnExecutor<'a> = (&'a str, u32, i64);
+
+/// Peaks of executors within a time, added up; those of two runs of a daemon are of one executor.
+fn held_between(memory: &Memory, (from, to): (i64, i64), all: &mut ById<InStage>) {
+    let mut peaks: BTreeMap<OnExecutor<'_>, (u64, u64)> = BTreeMap::new();
+    for history in &memory.histories {
+        let within = |it: &&crate::timeline::memory::Moment| it.at <= to && it.until > from;
+        for point in history
+            .moments
+            .iter()
+            .filter(within)
+            .flat_map(|it| &it.rdds)
+        {
+            let Some(id) = point.rdd_id else {
+                continue;
+            };
+            let key = (history.worker.as_str(), history.pid, i64::from(id));
+            let peak = peaks.entry(key).or_default();
+            let sum = |heap: u64, off_heap: u64| heap.saturating_add(off_heap);
+            let storage = sum(point.storage_heap_bytes, point.storage_off_heap_bytes);
+            let execution = sum(point.execution_heap_bytes, point.execution_off_heap_bytes);
+            *peak = (peak.0.max(storage), peak.1.max(execution));
+        }
+    }
+    for ((_, _, id), (storage, execution)) in peaks {
+        let of = all.entry(id).or_default();
+        add(&mut of.held, Some(storage));
+        add(&mut of.execution, Some(execution));
+    }
 }
 
 /// An executor's process: host of the worker, process id, and Spark's id of the executor.
@@ -149,4 +300,66 @@ fn sums(rows: impl Iterator<Item = (String, Row)>) -> BTreeMap<i64, Measured> {
         of.execution = of.execution.saturating_add(execution);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use smtt_model::state::history::RddPoint;
+
+    use super::*;
+    use crate::timeline::memory::{History, Moment};
+
+    #[test]
+    fn a_stage_holds_what_executors_held_while_it_ran() {
+        let moment = |at: i64, rdds: &[(u32, u64, u64)]| Moment {
+            at,
+            until: at + 10,
+            rdds: rdds
+                .iter()
+                .map(|(id, storage, execution)| RddPoint {
+                    rdd_id: Some(*id),
+                    storage_heap_bytes: *storage,
+                    storage_off_heap_bytes: 1,
+                    execution_off_heap_bytes: *execution,
+                    ..RddPoint::default()
+                })
+                .collect(),
+            ..Moment::default()
+        };
+        let history = |pid: u32, run: u64, moments: Vec<Moment>| History {
+            worker: "node-1".to_owned(),
+            pid,
+            run,
+            moments,
+            ..History::default()
+        };
+        let memory = Memory {
+            histories: vec![
+                // Two runs of one executor, and another one.
+                history(
+                    1,
+                    1,
+                    vec![
+                        moment(0, &[(6, 900, 0)]),
+                        moment(10, &[(6, 50, 7), (7, 3, 0)]),
+                    ],
+                ),
+                history(
+                    1,
+                    2,
+                    vec![moment(20, &[(6, 40, 9)]), moment(30, &[(6, 800, 0)])],
+                ),
+                history(2, 1, vec![moment(20, &[(6, 5, 0)])]),
+            ],
+            ..Memory::default()
+        };
+        let mut all = ById::new();
+        held_between(&memory, (10, 25), &mut all);
+        let of = |id: i64| all.get(&id).map(|it| (it.held, it.execution));
+        assert_eq!(of(6), Some((Some(51 + 6), Some(9))));
+        assert_eq!(of(7), Some((Some(4), Some(0))));
+        let mut none = ById::new();
+        held_between(&memory, (41, 50), &mut none);
+        assert!(none.is_empty());
+    }
 }

@@ -78,14 +78,20 @@ async fn the_picture_and_the_table_have_every_rdd_and_names_are_text() {
 
 /// Writes what a daemon says of RDDs.
 fn worker(store: &std::path::Path, host: &str, run: u64, rows: &[Value]) {
+    let rows: Vec<(&str, &Value)> = rows.iter().map(|row| ("rdd", row)).collect();
+    documents(store, host, run, &rows);
+}
+
+/// Writes documents of a daemon by their kinds.
+fn documents(store: &std::path::Path, host: &str, run: u64, rows: &[(&str, &Value)]) {
     let any = Bounds {
         bytes: 1 << 30,
         files: 1 << 20,
     };
     let mut batch = Batch::new(&REST);
-    for row in rows {
+    for (kind, row) in rows {
         batch.push(&[
-            Cell::Text("rdd"),
+            Cell::Text(kind),
             Cell::Text(""),
             Cell::Text(&row.to_string()),
         ]);
@@ -102,7 +108,7 @@ async fn the_chain_has_what_workers_measured_and_absent_is_absent() {
         "[]",
     )]);
     let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
-    assert!(!text.contains("From Held at most on"), "{text}");
+    assert!(!text.contains("id=\"measured\""), "{text}");
     let row = |executor: &str, pid: u32, rdd: u32, more: Value| {
         let mut row = json!({"executor_id": executor, "pid": pid, "rdd_id": rdd, "name": HOSTILE});
         let fields = row.as_object_mut().expect("is a map");
@@ -161,14 +167,76 @@ async fn the_chain_has_what_workers_measured_and_absent_is_absent() {
     );
     assert_eq!(cells("7"), ["0 B", "0 B", "–", "0", "0", "–", "–"]);
     assert_eq!(cells("8"), ["–"; 7]);
-    assert!(text.contains("From Held at most on"), "{text}");
+    assert!(text.contains("id=\"measured\""), "{text}");
     assert!(
-        text.contains("7.0 MiB, 3,000 faults") && text.contains("30 blocks read"),
+        text.contains("Σ 7.0 MiB, 3,000 faults") && text.contains("30 blocks read"),
         "{text}"
     );
     for markup in ["<script>", "\" onx", "style="] {
         assert!(!text.contains(markup), "{markup}: {text}");
     }
+}
+
+/// The last cells of an RDD's row.
+fn cells_of(text: &str, id: &str, last: usize) -> Vec<String> {
+    let (_, table) = text
+        .split_once("id=\"rdds-of-stage\"")
+        .expect("has the table");
+    let row = table.split(&format!("<th scope=\"row\">{id}</th>")).nth(1);
+    let row = row.and_then(|row| row.split("</tr>").next());
+    let cells = row.expect("has the RDD").split("<td").skip(1);
+    let all: Vec<String> = cells
+        .map(|cell| {
+            let text = cell.split_once('>').unwrap_or_default().1;
+            let text = text.split('>').find(|part| !part.starts_with('<'));
+            text.and_then(|it| it.split('<').next())
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .collect();
+    all[all.len() - last..].to_vec()
+}
+
+#[tokio::test]
+async fn a_stage_has_its_own_faults_beside_those_of_the_application() {
+    let site = Site::new(&[with(&[(6, &[], true), (7, &[6], false)], "[]")]);
+    let stage = |executor: &str, stage: i64, attempt: i64, faults: u64| {
+        json!({"executor_id": executor, "pid": 1, "stage_id": stage, "stage_attempt": attempt, "rdds": [
+            {"rdd_id": 6, "name": HOSTILE, "page_faults": faults, "page_faults_read": 1, "page_faults_write": faults - 1,
+                "page_walk_samples": 3},
+            {"rdd_id": null, "page_faults": 90_000}]})
+    };
+    let of_6 = json!({"executor_id": "1", "pid": 1, "rdd_id": 6, "storage_memory_peak_bytes": 1 << 20, "page_faults": 5_000,
+        "blocks_stored": 4});
+    let (own, retry, other) = (
+        stage("1", 0, 0, 300),
+        stage("1", 0, 1, 70),
+        stage("1", 1, 0, 2_000),
+    );
+    let elsewhere = stage("2", 0, 0, 40);
+    documents(
+        &site.store(),
+        "node-1",
+        1,
+        &[
+            ("rdd", &of_6),
+            ("stage", &own),
+            ("stage", &retry),
+            ("stage", &other),
+        ],
+    );
+    documents(&site.store(), "node-2", 1, &[("stage", &elsewhere)]);
+    let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    let cells = cells_of(&text, "6", 13);
+    assert_eq!(cells[..6], ["–", "–", "340", "2", "338", "6"], "{cells:?}");
+    assert_eq!(
+        (cells[6].as_str(), cells[11].as_str()),
+        ("1.0 MiB", "5,000")
+    );
+    assert_eq!(cells_of(&text, "7", 13), ["–"; 13]);
+    // The box has the stage's own figures.
+    assert!(text.contains(">340 faults</text>"), "{text}");
+    assert!(text.contains("Measured in this stage"), "{text}");
 }
 
 #[tokio::test]
