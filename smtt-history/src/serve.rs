@@ -6,6 +6,7 @@ mod compress;
 mod failed;
 mod listen;
 mod logs;
+mod metrics;
 mod quantiles;
 pub(crate) mod routes;
 pub(crate) mod stages;
@@ -86,6 +87,8 @@ pub struct Server {
     pub(crate) timelines: Cache<(PathBuf, (u64, i64)), Arc<Model>>,
     /// Memory over time of such applications, as long as the workers' files are the same, too.
     pub(crate) memories: Cache<MemoryKey, Arc<Memory>>,
+    /// Applications whose findings are metrics.
+    recent: metrics::Recent,
     answers: Arc<Semaphore>,
     pub(crate) bodies: Arc<Semaphore>,
     imports: Arc<Semaphore>,
@@ -197,6 +200,7 @@ impl Server {
                 usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX),
             ),
             folder: Arc::new(Folder::new(settings.store.clone())),
+            recent: metrics::Recent::default(),
             settings,
             answers: Arc::new(Semaphore::new(ANSWERS)),
             bodies: Arc::new(Semaphore::new(BODY_KIB as usize)),
@@ -216,6 +220,20 @@ impl Server {
 
     /// Opens an application: from the cache, else from the store, else from its event log. The permit is for the answer.
     pub(crate) async fn app(
+        self: &Arc<Self>,
+        id: &str,
+        attempt: Option<&str>,
+    ) -> Result<(Arc<App>, OwnedSemaphorePermit), Refusal> {
+        let opened = self.opened(id, attempt).await;
+        if opened.is_ok()
+            && let Some(name) = place::name(id, attempt)
+        {
+            self.recent.add(&name);
+        }
+        opened
+    }
+
+    async fn opened(
         self: &Arc<Self>,
         id: &str,
         attempt: Option<&str>,

@@ -13,7 +13,7 @@ use smtt_store::history::place;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
-use super::{BODY_KIB, Refusal, Server, applications, failed, stages, tasks, workers};
+use super::{BODY_KIB, Refusal, Server, applications, failed, metrics, stages, tasks, workers};
 use crate::open::App;
 use crate::out::Kind;
 
@@ -53,13 +53,14 @@ const SPARK: &str = "4.0.5";
 /// JSON text, or a refusal.
 pub(crate) type Answer = Result<String, Refusal>;
 
-/// Routes of the REST API, of the time line and of the pages.
+/// Routes of the REST API, of the time line, of the pages and of the metrics.
 pub fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/api/v1/version", get(version))
         .route("/api/v1/applications", get(list))
         .route("/api/v1/applications/{id}", get(one))
         .route("/api/v1/applications/{id}/{*rest}", get(part))
+        .route("/metrics", get(metrics::metrics))
         .route("/smtt/v1/applications/{id}/import", get(import))
         .merge(crate::timeline::serve::routes())
         .merge(crate::pages::routes())

@@ -7,6 +7,7 @@ mod large;
 mod live;
 mod looks;
 mod memory;
+mod metrics;
 mod perfetto;
 mod pixels;
 mod report;
@@ -136,6 +137,7 @@ fn pages_show_an_application() -> Result<()> {
     tables::filters(&site)?;
     functions::page(&site)?;
     zoom::lanes(&site)?;
+    metrics::findings(&paths, &site, folder.path())?;
     live::pages(&site, folder.path())?;
     timeline::levels(&site)?;
     timeline::pointer(&site)?;
