@@ -69,6 +69,20 @@ pub enum Command {
         #[command(flatten)]
         to: Targets,
     },
+    /// Writes an application's pages as one file that needs no server: jobs, the time line of tasks, functions of the longest
+    /// tasks, stages with their RDDs, memory over time, findings.
+    Report {
+        #[command(flatten)]
+        from: StoreToRead,
+        /// The application's id, with its attempt where the cluster manager counts them: ID/ATTEMPT.
+        app: String,
+        /// File of the page; - is the standard output.
+        #[arg(long, value_name = "FILE")]
+        html: PathBuf,
+        /// User (uid) of the executors, where those of several users claim the application.
+        #[arg(long, value_name = "UID")]
+        user: Option<u32>,
+    },
     /// Reports what costs time in an application, what to set, and how many seconds that would save.
     Advise {
         #[command(flatten)]

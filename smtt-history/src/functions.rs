@@ -1,6 +1,6 @@
 //! Functions of a task attempt, from the files of the worker that ran it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde_json::Value;
@@ -166,6 +166,24 @@ impl Files {
             document,
             functions: Some(functions),
         }))
+    }
+
+    /// Ids of the task attempts that have spans, of as many as [`ALL_SPANS`].
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn tasks_with_spans(&self) -> Result<BTreeSet<i64>, Trouble> {
+        let (mut all, mut left) = (BTreeSet::new(), ALL_SPANS as u64);
+        for file in self.of_table(FUNCTIONS.name) {
+            let Some(reader) = opened(file)? else {
+                continue;
+            };
+            let rows = 0..reader.rows().min(left);
+            left -= rows.end;
+            let ids = reader.numbers("task_id", &[rows])?;
+            all.extend(ids.into_iter().flatten());
+        }
+        Ok(all)
     }
 
     /// Spans of all tasks, by task, and the number of those beyond [`ALL_SPANS`]; of a task that several daemons name, those

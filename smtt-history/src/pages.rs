@@ -16,6 +16,7 @@ mod jobs;
 mod live;
 mod memory;
 mod place;
+mod report;
 mod sections;
 mod shown;
 mod stage;
@@ -36,6 +37,7 @@ use axum::routing::get;
 use maud::{DOCTYPE, Markup, html};
 
 use self::place::Place;
+pub use self::report::report;
 use crate::open::App;
 use crate::serve::routes::{CountedText, Parameters, Pending, Raw, finished};
 use crate::serve::{Refusal, Server};

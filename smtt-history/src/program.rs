@@ -20,6 +20,7 @@ use crate::objects::client::Store;
 use crate::objects::logs::{Logs, copied};
 use crate::objects::mirror::Mirror;
 use crate::open::App;
+use crate::pages::report;
 use crate::perfetto as trace;
 use crate::serve::{Listen, ListenError, Settings, run as run_server};
 use crate::timeline::memory::{Memory, read as memory};
@@ -220,6 +221,30 @@ fn run(command: Command) -> Result<bool> {
             }
             let is_whole = export(&opened, &of_tasks, files.as_ref().ok(), &to)?;
             Ok(is_whole && left_out.is_empty())
+        }
+        Command::Report {
+            from,
+            app,
+            html,
+            user,
+        } => {
+            let store = open(&from)?;
+            let app = named(&store, &app)?;
+            let settings = Settings {
+                store: store.folder().to_owned(),
+                event_logs: None,
+                cache_bytes: 256 << 20,
+                bounds: Bounds::default(),
+                bucket: None,
+            };
+            let page = report(settings, &app, user)?;
+            if html.as_os_str() == "-" {
+                return say(&page);
+            }
+            std::fs::write(&html, page)
+                .with_context(|| format!("cannot write {}", html.display()))?;
+            println!("{}", html.display());
+            Ok(true)
         }
         Command::Advise { from, app, json } => {
             let store = open(&from)?;

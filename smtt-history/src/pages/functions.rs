@@ -265,7 +265,7 @@ fn picture(asked: &Asked<'_>, functions: &FunctionsRow) -> Result<Markup, Refusa
     let all = spans.chain(fetches.map(|it| (it.begin_ns, it.duration_ns)));
     let shown = all.clone().filter(|(begin, ns)| window.has(*begin, *ns));
     Ok(html! {
-        div id="lanes" tabindex="0" role="region" aria-label="Lanes of the functions: + and - zoom, ← and → move, Home shows all"
+        div.lane-set id="lanes" tabindex="0" role="region" aria-label="Lanes of the functions: + and - zoom, ← and → move, Home shows all"
             data-from=(window.from) data-to=(window.to) data-total=(window.total) {
             (controls(asked, &window, shown.count(), all.count()))
             (lanes(asked, functions, &window))

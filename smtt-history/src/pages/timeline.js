@@ -455,7 +455,7 @@ function describe(found) {
   const stage = element("a", "stage " + found.stageId + (found.stageAttempt ? "." + found.stageAttempt : ""));
   stage.href = data.stages + "/" + found.stageId + "/" + found.stageAttempt;
   const kinds = [task.status, task.taskLocality, found.isCritical ? "on the critical path" : "", found.isStraggler ? "straggler" : "", task.speculative ? "speculative" : ""];
-  const line = element("p", "", stage, ", partition " + task.partitionId + ", attempt " + task.attempt + ", executor " +
+  const line = element("p", "", stage, (task.partitionId === undefined ? "" : ", partition " + task.partitionId + ", attempt " + task.attempt) + ", executor " +
     task.executorId + " on " + task.host + ", core " + found.core + ": " + kinds.filter(Boolean).join(", "));
   const total = parts.reduce((sum, part) => sum + part.microseconds, 0);
   const bar = document.createElementNS("http://www.w3.org/2000/svg", "svg");

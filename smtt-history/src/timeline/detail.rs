@@ -189,7 +189,7 @@ pub struct Detail<'a> {
 }
 
 /// Marks of a task, as [`Tasks::marks`].
-fn marks(model: &Model, task: &Task) -> u8 {
+pub(super) fn marks(model: &Model, task: &Task) -> u8 {
     u8::from(task.straggler)
         | u8::from(task.speculative) << 1
         | u8::from(matches!(task.outcome, 1 | 2 | 4)) << 2

@@ -13,7 +13,7 @@ const TOKEN: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
 const BEARER: &str = "Authorization: Bearer 5f4dcc3b5aa765d61d8327deb882cf99";
 
 /// Spark's paths, those of this server, and its pages: each kind once.
-const PATHS: [&str; 43] = [
+const PATHS: [&str; 46] = [
     "api/v1/version",
     "api/v1/applications",
     "api/v1/applications/app-1",
@@ -46,6 +46,9 @@ const PATHS: [&str; 43] = [
     "",
     "files/page.css",
     "files/timeline.js",
+    "files/lanes.js",
+    "files/live.js",
+    "metrics",
     "applications/app-1/",
     "applications/app-1",
     "applications/app-1/jobs",

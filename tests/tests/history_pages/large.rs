@@ -1,6 +1,7 @@
 //! An application of 100,000 tasks in the browser: the work of a picture while it moves, and the memory of the page.
 //! `cargo xtask bench timeline` measures the times: they say more about a busy machine than about the page.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -33,6 +34,10 @@ const CALLS: i64 = 64_000;
 const ANSWER_BYTES: usize = 1_000_000;
 /// Bytes of the page at most, without garbage.
 const PAGE_BYTES: u64 = 112 << 20;
+
+/// Bytes of the report, and of its page, at most.
+const REPORT_BYTES: usize = 16_000_000;
+const REPORT_PAGE_BYTES: u64 = 200 << 20;
 
 #[test]
 fn a_hundred_thousand_tasks_stay_fluid() -> Result<()> {
@@ -102,5 +107,37 @@ fn a_hundred_thousand_tasks_stay_fluid() -> Result<()> {
     let bytes = site.browser.page_bytes()?;
     println!("100,000 tasks: the page has {} MiB", bytes >> 20);
     ensure!(bytes < PAGE_BYTES, "the page has {} MiB", bytes >> 20);
-    site.is_sound("100,000 tasks")
+    site.is_sound("100,000 tasks")?;
+    report(&site, folder.path())
+}
+
+/// The same as one file: all tasks are in it, its pictures take as little, and so does its page.
+fn report(site: &Site, folder: &Path) -> Result<()> {
+    let (address, bytes) = super::whole::write(&site.store, ID, folder)?;
+    ensure!(bytes < REPORT_BYTES, "the report has {bytes} bytes");
+    site.browser.open(&address)?;
+    site.drawn()?;
+    let all = site.data("tasksTotal")?;
+    ensure!(all == SHAPE.tasks as i64, "{all} tasks in the report");
+    let first = site.text("document.getElementById('timeline').dataset.pictureMs")?;
+    site.browser.run(COUNT_CALLS)?;
+    let before = site.data("drawn")?;
+    site.browser
+        .run("document.getElementById('picture').focus()")?;
+    site.browser.keys("++++")?;
+    site.drawn()?;
+    let frames = site.browser.frames(MOVE_TIME_LINE, 3)?;
+    let drawn = (site.data("drawn")? - before).max(1);
+    let calls = site.number("window.calls")? / drawn;
+    let page = site.browser.page_bytes()?;
+    println!(
+        "100,000 tasks in a report of {bytes} bytes: first picture after {first} ms, {calls} calls of the canvas each; a frame \
+         takes {:.1} ms, 95 % at most {:.1} ms; the page has {} MiB",
+        frames.median,
+        frames.slow,
+        page >> 20
+    );
+    ensure!((1..=CALLS).contains(&calls), "{calls} calls");
+    ensure!(page < REPORT_PAGE_BYTES, "the page has {} MiB", page >> 20);
+    site.is_sound("a report of 100,000 tasks")
 }

@@ -13,6 +13,7 @@ mod pixels;
 mod report;
 mod tables;
 mod timeline;
+mod whole;
 mod zoom;
 
 use std::path::{Path, PathBuf};
@@ -139,6 +140,7 @@ fn pages_show_an_application() -> Result<()> {
     zoom::lanes(&site)?;
     metrics::findings(&paths, &site, folder.path())?;
     live::pages(&site, folder.path())?;
+    whole::page(&site, folder.path())?;
     timeline::levels(&site)?;
     timeline::pointer(&site)?;
     timeline::task_link(&site)?;

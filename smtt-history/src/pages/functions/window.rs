@@ -116,10 +116,10 @@ pub(super) fn controls(asked: &Asked<'_>, window: &Window, shown: usize, all: us
         ("all", "all", "The whole task (Home)", whole),
     ];
     html! {
-        p.buttons id="lanes-window" {
+        p.buttons.lanes-window id="lanes-window" {
             @for (name, text, title, of) in &choices { a href=(to(of)) data-do=(name) title=(title) { (text) } }
         }
-        p.soft id="lanes-said" role="status" {
+        p.soft.lanes-said id="lanes-said" role="status" {
             "From " (units::duration(window.from)) " to " (units::duration(window.to)) ", "
             (units::count(shown as u64)) " of " (units::count(all as u64)) " spans and requests"
         }
