@@ -284,6 +284,7 @@ pub(super) fn page(site: &Site) -> Result<()> {
         site.text("document.querySelector('#activities').textContent.includes(`<script>`)")?
             == "true"
     );
+    pie(site)?;
     axis(site)?;
     estimate(site)?;
     life(site)?;
@@ -291,6 +292,38 @@ pub(super) fn page(site: &Site) -> Result<()> {
     request(site)?;
     tables(site)?;
     narrow(site)
+}
+
+/// The pie beside the table has a slice of each activity: its colour is at the middle of its share, with the clock from the top.
+fn pie(site: &Site) -> Result<()> {
+    let at = |share: f64| {
+        let (x, y) = (share * std::f64::consts::TAU).sin_cos();
+        format!(
+            "(() => {{ const pie = document.querySelector('svg.pie'), point = new DOMPoint({}, {});
+            const found = [...pie.querySelectorAll('path')].filter((slice) => slice.isPointInFill(point));
+            return found.map((slice) => slice.textContent).join(); }})()",
+            50.0 + 30.0 * x,
+            50.0 - 30.0 * y
+        )
+    };
+    // 30, 25, 15 and 30 % of the duration.
+    for (share, expected) in [
+        (0.15, "sort 30.0 %"),
+        (0.425, "shuffle_fetch 25.0 %"),
+        (0.72, "outside the spans (user code, framework) 30.0 %"),
+        (0.98, "outside the spans (user code, framework) 30.0 %"),
+    ] {
+        let slice = site.text(&at(share))?;
+        ensure!(slice == expected, "{share}: {slice:?}, not {expected:?}");
+    }
+    ensure!(site.text(&at(0.625))?.ends_with(" 15.0 %"));
+    let beside = "(() => { const box = (it) => document.querySelector(it).getBoundingClientRect();
+        return box('svg.pie').right <= box('#activities').left && box('svg.pie').top < box('#activities').bottom; })()";
+    ensure!(
+        site.text(beside)? == "true",
+        "the pie is not beside its table"
+    );
+    Ok(())
 }
 
 /// Whether no label of the axis is on another one, or beyond its end.

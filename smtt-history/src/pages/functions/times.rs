@@ -23,7 +23,7 @@ pub(super) const WITHOUT_SPANS: [&str; 7] = [
 /// A part of a bar: what it is, its colour, and its time.
 pub(super) type Part<'a> = (&'a str, &'a str, Option<u64>);
 
-/// Times that add up to a duration, as a bar and as a table, with what is said of them in between.
+/// Times that add up to a duration, as a bar, as a pie and as a table, with what is said of them below the bar.
 pub(super) fn bar(
     id: &str,
     title: &str,
@@ -46,6 +46,8 @@ pub(super) fn bar(
             }
         }
         (between)
+        div.beside {
+        (pie(title, total, parts))
         div.wide tabindex="0" role="region" aria-label=(title) { table.data id=(id) {
             thead { tr { th.words { "What" } th { "Time" } th { "Share" } } }
             tbody {
@@ -61,6 +63,39 @@ pub(super) fn bar(
                 tr { th.words scope="row" { "together" } td { (Cell::Nanoseconds(number(begin)).shown()) } td {} }
             }
         } }
+        }
+    }
+}
+
+/// Times that add up to a duration, as a pie of a hundred points beside their table, which has the numbers.
+fn pie(title: &str, total: u64, parts: &[Part<'_>]) -> Markup {
+    // A point on the circle at a share of it, from the top on with the clock.
+    let point = |share: f64| {
+        let (x, y) = (share / 100.0 * std::f64::consts::TAU).sin_cos();
+        format!("{:.3} {:.3}", 50.0 + 50.0 * x, 50.0 - 50.0 * y)
+    };
+    let mut begin = 0_u64;
+    let slices = parts.iter().map(|(what, class, ns)| {
+        let ns = ns.unwrap_or(0).min(total.saturating_sub(begin));
+        let (from, of) = (share(begin, total), share(ns, total));
+        begin += ns;
+        let is_large = i32::from(of > 50.0);
+        let path = match of {
+            0.0 => String::new(),
+            // An arc from a point to itself is none.
+            99.9995.. => "M50 0A50 50 0 1 1 50 100A50 50 0 1 1 50 0Z".to_owned(),
+            _ => format!(
+                "M50 50L{}A50 50 0 {is_large} 1 {}Z",
+                point(from),
+                point(from + of)
+            ),
+        };
+        (path, *class, format!("{} {of:.1} %", cut(what)))
+    });
+    html! {
+        svg.pie viewBox="0 0 100 100" role="img" aria-label=(format!("{title}, as a pie; the table has the numbers")) {
+            @for (path, class, said) in slices { @if !path.is_empty() { path class=(class) d=(path) { title { (said) } } } }
+        }
     }
 }
 
@@ -152,5 +187,40 @@ pub(super) fn sampled(on_cpu: &OnCpuRow) -> Markup {
                 }
             }
         } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_begin_where_those_before_end_and_a_whole_is_a_circle() {
+        let of = |total: u64, parts: &[Part<'_>]| {
+            let text = pie("t", total, parts).into_string();
+            let paths = text.split(" d=\"").skip(1);
+            let paths = paths.filter_map(|it| Some(it.split('"').next()?.to_owned()));
+            paths.collect::<Vec<_>>()
+        };
+        let parts = [
+            ("a", "p0", Some(25)),
+            ("b", "p1", None),
+            ("c", "p2", Some(75)),
+        ];
+        assert_eq!(
+            of(100, &parts),
+            [
+                "M50 50L50.000 0.000A50 50 0 0 1 100.000 50.000Z",
+                "M50 50L100.000 50.000A50 50 0 1 1 50.000 0.000Z"
+            ]
+        );
+        assert_eq!(
+            of(7, &[("a", "p0", Some(7))]),
+            ["M50 0A50 50 0 1 1 50 100A50 50 0 1 1 50 0Z"]
+        );
+        // Sums that a damaged row claims are cut.
+        let huge = [("a", "p0", Some(60)), ("b", "p1", Some(u64::MAX))];
+        assert_eq!(of(100, &huge).len(), 2);
+        assert!(of(0, &huge).is_empty());
     }
 }
