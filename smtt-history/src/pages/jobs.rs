@@ -50,6 +50,7 @@ struct Waited {
     seen: Option<i64>,
     cpu: Option<i64>,
     faults: Option<i64>,
+    spills: Option<i64>,
 }
 
 impl Waited {
@@ -57,6 +58,7 @@ impl Waited {
         add(&mut self.seen, more.seen);
         add(&mut self.cpu, more.cpu);
         add(&mut self.faults, more.faults);
+        add(&mut self.spills, more.spills);
     }
 }
 
@@ -145,6 +147,7 @@ fn waited(model: &Model, waits: &WaitsOfTasks) -> Vec<Waited> {
                 seen: Some(1),
                 cpu: waits.cpu.map(number),
                 faults: waits.faults.map(number),
+                spills: waits.spills.map(number),
             });
         }
     }
@@ -311,7 +314,7 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
         fn(&Figures) -> Option<i64>,
         fn(i64) -> Cell,
     );
-    let seen: [Seen; 3] = [
+    let seen: [Seen; 4] = [
         (
             "cpu_wait",
             "Lost to waiting for a CPU",
@@ -322,6 +325,12 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
             "faults",
             "Lost to page faults",
             |it| it.waited.faults,
+            Cell::Nanoseconds,
+        ),
+        (
+            "spills",
+            "Lost to spills and merges",
+            |it| it.waited.spills,
             Cell::Nanoseconds,
         ),
         (
@@ -356,14 +365,15 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
         @if let Some(missing) = &missing { p.soft { "Of what workers wrote about tasks: " (super::shown::cut(missing)) } }
         details { summary { "What the columns mean" }
             p { "Input, spills, times and peaks are those of the tasks of the job's stages; a stage that several jobs name counts "
-                "for each. Lost times are sums over tasks, as on a stage's page. Spark measures how much was spilled, not how "
-                "long it took." }
+                "for each. Lost times are sums over tasks, as on a stage's page. Spark measures how much was spilled; "
+                "how long it took, workers do." }
             p { "Executors held at most: storage and execution memory that all executors held together at one moment while "
                 "the job ran, as the workers' daemons saw it; also memory of other jobs. Peak execution memory of a task: "
                 "Spark's metric, the largest of one task." }
             p { "Lost to waiting for a CPU, and to page faults: of the tasks' own threads, as the kernels of the workers counted "
                 "them, added up over the tasks seen by workers; those of other tasks are not known. Page faults have a time where "
-                "20 or more of a task were measured; it is part of its time on a CPU, of its waits, or of both." }
+                "20 or more of a task were measured; it is part of its time on a CPU, of its waits, or of both. "
+                "Spills and merges are spans of 1 ms or more, of the longest of each task." }
             p { "Critical path: of the stages that the job needed, the one that ended last, before it the parent that ended last, "
                 "and so on to the first. The paths of all jobs together have a million stages at most; those of further jobs are not "
                 "known." }

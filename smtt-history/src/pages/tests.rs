@@ -486,17 +486,17 @@ async fn jobs_have_what_their_tasks_lost_and_their_query() {
 
 #[tokio::test]
 async fn jobs_have_what_workers_saw_their_tasks_wait_for() {
-    use smtt_store::history::workers::TASKS;
+    use smtt_store::history::workers::{FUNCTIONS, TASKS};
     let site = Site::new(&[two_jobs()]);
     let shown = |page: &str, row: usize| {
         let row = cells(page, row);
-        ["cpu_wait", "faults", "seen"].map(|key| row[key].clone())
+        ["cpu_wait", "faults", "spills", "seen"].map(|key| row[key].clone())
     };
     let path = "/applications/app-1/jobs?sort=jobId";
     let (_, _, page) = site.get(path).await;
     assert_eq!(
         (shown(&page, 0), shown(&page, 1)),
-        (["–"; 3].map(str::to_owned), ["–"; 3].map(str::to_owned))
+        (["–"; 4].map(str::to_owned), ["–"; 4].map(str::to_owned))
     );
     let any = Room {
         bytes: 1 << 30,
@@ -524,9 +524,23 @@ async fn jobs_have_what_workers_saw_their_tasks_wait_for() {
     let mut workers = Workers::take(&site.store(), "node-1", 10, None, any).expect("opens");
     let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
     done.expect("writes");
+    let mut spans = Batch::new(&FUNCTIONS);
+    let who = [zero, zero, zero, none, Stored::Text("task"), zero];
+    let what = [
+        Stored::Text("spill"),
+        none,
+        none,
+        zero,
+        zero,
+        Stored::Number(9_000_000),
+        none,
+    ];
+    spans.push(&[&who[..], &what[..]].concat());
+    let done = workers.add(Whose::of("app-1", 7), 0, &spans, &|uid| uid);
+    done.expect("writes");
     let (_, _, page) = site.get(path).await;
-    assert_eq!(shown(&page, 0), ["500.0 ms", "70.0 ms", "2"]);
-    assert_eq!(shown(&page, 1), ["–"; 3]);
+    assert_eq!(shown(&page, 0), ["500.0 ms", "70.0 ms", "9.0 ms", "2"]);
+    assert_eq!(shown(&page, 1), ["–"; 4]);
     let (_, _, sorted) = site.get("/applications/app-1/jobs?sort=-cpu_wait").await;
     assert_eq!(cells(&sorted, 0)["jobId"], "0");
     // Of two users one is asked for.
