@@ -70,6 +70,18 @@ impl Site {
         }
     }
 
+    /// Imports a log in place of that of its application.
+    pub(crate) fn replace(&self, log: &str) {
+        let path = self.store().with_file_name("log");
+        std::fs::write(&path, log).expect("writes");
+        let any = Admission {
+            name: None,
+            replaces: true,
+        };
+        let done = import(&self.store(), &path, Bounds::default(), &any);
+        done.expect("imports");
+    }
+
     pub(crate) fn store(&self) -> std::path::PathBuf {
         self.server.settings.store.clone()
     }

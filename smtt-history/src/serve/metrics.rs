@@ -40,8 +40,8 @@ type Key = ((PathBuf, (u64, i64)), u64);
 pub(super) struct Recent {
     /// Applications that were opened lately, by their names in the cache.
     opened: Cache<String, ()>,
-    /// Findings, as long as what they come from is the same.
-    found: Cache<Key, Arc<Same>>,
+    /// Findings by the application's name, with the state of what they come from.
+    found: Cache<String, (Key, Arc<Same>)>,
 }
 
 impl Default for Recent {
@@ -66,28 +66,33 @@ impl Recent {
         }
     }
 
-    /// Findings of an application; absent where they are not known and there is no time to look for them.
-    fn of(&self, server: &Server, app: &App, has_time: bool) -> Option<Arc<Same>> {
+    /// Findings of an application: the last ones that are known where there is no time to look for others, or where its
+    /// tables are others now. Then the next question about it opens it again.
+    fn of(&self, server: &Server, name: &str, app: &App, has_time: bool) -> Option<Arc<Same>> {
+        let last = self.found.get(name);
+        if !app.is_current() {
+            return last.map(|(_, all)| all);
+        }
         let files = Files::of(&server.settings.store, app.identity(), None, None);
         let state = files.as_ref().map_or(0, read::state);
         let key = (app.state_key(), state);
-        if !has_time {
-            return self.found.get(&key);
+        let is_same = last.as_ref().is_some_and(|(known, _)| *known == key);
+        if is_same || !has_time {
+            return last.map(|(_, all)| all);
         }
-        let look = || -> Option<Arc<Same>> {
-            // Without the workers' half the rules take bounds that are wider.
-            let figures = files.map_or_else(|_| Figures::default(), |files| Figures::read(&files));
-            let advice = advise(app, figures).ok()?;
-            let mut all = Same::new();
-            for finding in advice.findings {
-                let severity = Severity::word(finding.severity);
-                let (count, saving) = all.entry((finding.rule, severity)).or_default();
-                *count += 1;
-                saving.add(&finding.saving);
-            }
-            Some(Arc::new(all))
-        };
-        self.found.optionally_get_with(key, look)
+        // Without the workers' half the rules take bounds that are wider.
+        let figures = files.map_or_else(|_| Figures::default(), |files| Figures::read(&files));
+        let advice = advise(app, figures).ok()?;
+        let mut all = Same::new();
+        for finding in advice.findings {
+            let severity = Severity::word(finding.severity);
+            let (count, saving) = all.entry((finding.rule, severity)).or_default();
+            *count += 1;
+            saving.add(&finding.saving);
+        }
+        let all = Arc::new(all);
+        self.found.insert(name.to_owned(), (key, Arc::clone(&all)));
+        Some(all)
     }
 }
 
@@ -113,14 +118,13 @@ fn text(server: &Server) -> String {
     let recent = server.recent.opened.iter();
     let mut all: Vec<(Arc<String>, Arc<App>)> = recent
         .filter_map(|(name, ())| open.get(&*name).map(|app| (name, Arc::clone(app))))
-        // Its tables are others now: it is opened again by the next question about it.
-        .filter(|(_, app)| app.is_current())
         .collect();
     all.sort_by(|left, right| left.0.cmp(&right.0));
     let (mut findings, mut savings, mut unknown) = (String::new(), String::new(), 0);
     let count = all.len();
-    for (_, app) in all {
-        let Some(found) = server.recent.of(server, &app, begun.elapsed() < TIME) else {
+    for (own, app) in all {
+        let has_time = begun.elapsed() < TIME;
+        let Some(found) = server.recent.of(server, &own, &app, has_time) else {
             unknown += 1;
             continue;
         };
@@ -271,6 +275,28 @@ mod tests {
         assert!(!text.contains("app-2"), "{text}");
         assert!(
             !text.contains("smtt_finding{rule=\"skew\",severity=\"high\",application_id=\"app-3\""),
+            "{text}"
+        );
+    }
+    #[tokio::test]
+    async fn what_is_known_of_an_application_stays_until_it_is_opened_again() {
+        let site = Site::new(&[sick("app-1")]);
+        site.get("/api/v1/applications/app-1/jobs").await;
+        let (_, _, text) = site.get("/metrics").await;
+        assert!(text.contains("smtt_finding{rule=\"skew\""), "{text}");
+        // Its log went on, and nothing is late any more.
+        let healthy = Made::new(
+            "app-1",
+            vec![Stage::new("map", vec![Task::new(2000, 1); 64])],
+        );
+        site.replace(&healthy.log().0);
+        let (_, _, text) = site.get("/metrics").await;
+        assert!(text.contains("smtt_finding{rule=\"skew\""), "{text}");
+        site.get("/api/v1/applications/app-1/jobs").await;
+        let (_, _, text) = site.get("/metrics").await;
+        assert!(!text.contains("rule=\"skew\""), "{text}");
+        assert!(
+            text.contains("smtt_history_applications_unchecked 0\n"),
             "{text}"
         );
     }
