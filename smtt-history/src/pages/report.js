@@ -219,6 +219,22 @@ for (const row of document.querySelectorAll("table.data thead tr:last-child")) {
   });
 }
 
+/** Above a table that is long enough: a field for a text that its rows must have. */
+for (const table of document.querySelectorAll("details.part table.data")) {
+  const rows = table.tBodies[0] ? [...table.tBodies[0].rows] : [];
+  if (rows.length < 10) continue;
+  const label = document.createElement("label");
+  const field = document.createElement("input");
+  field.type = "search";
+  field.addEventListener("input", () => {
+    const wanted = field.value.trim().toLowerCase();
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  });
+  label.className = "soft";
+  label.append("Rows with ", field);
+  (table.closest(".wide") || table).before(label);
+}
+
 /** Opens the part that an address names, or the one that has it. */
 function reveal() {
   let id = decodeURIComponent(location.hash.slice(1)).split("?")[0];

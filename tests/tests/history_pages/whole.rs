@@ -142,6 +142,12 @@ pub(super) fn page(site: &Site, folder: &Path) -> Result<()> {
             all.is_sorted_by(|left, right| if down { left >= right } else { left <= right });
         ensure!(is_sorted && all.first() != all.last(), "{all:?}");
     }
+    // A text leaves the rows that have it: job 7 of twelve.
+    site.browser.run("const field = document.querySelector('#p\\\\/jobs input[type=search]'); field.value = 'Job 7 '; field.dispatchEvent(new Event('input'))")?;
+    let left = format!(
+        "{rows}.filter((row) => !row.hidden).map((row) => row.cells[0].textContent).join()"
+    );
+    ensure!(site.text(&left)? == "7", "{}", site.text(&left)?);
     // Addresses lead within the file: from the list of stages to the chain of one, and to a task's functions.
     site.browser.run("location.hash = '#p/stages'")?;
     site.browser
