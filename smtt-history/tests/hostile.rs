@@ -2,9 +2,10 @@
 //! its resident memory and its CPU time. No log is on the disk at its length.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_smtt-history");
@@ -19,6 +20,11 @@ const BLOCK: u64 = 4 * MIB;
 const LINE_MEMORY: u64 = 200 * MIB;
 /// Memory of 100,000 stages in one job. The bound of what is live is 256 MiB, estimated.
 const STAGES_MEMORY: u64 = 600 * MIB;
+
+/// Memory of a server that has opened the application: its documents have 137 MB of text.
+const OPEN_MEMORY: u64 = 400 * MIB;
+/// The same text as an answer.
+const STAGES_ANSWER: u64 = 140 * MIB;
 
 /// What an import took.
 #[derive(Clone, Copy, Debug)]
@@ -198,4 +204,79 @@ fn ten_times_as_many_stages_take_ten_times_the_time_and_memory() {
     assert!(many.cpu < 20 * few.cpu, "{few:?}, then {many:?}");
     assert!(many.memory < 15 * few.memory, "{few:?}, then {many:?}");
     assert!(many.memory < STAGES_MEMORY, "{many:?}");
+
+    // The store has the application of 100,000 stages now.
+    let server = Server::start(&folder.path().join("store"));
+    for (path, most) in [
+        ("/applications/app-1/stages", OPEN_MEMORY),
+        ("/applications/app-1/stages?sort=-duration", OPEN_MEMORY),
+        ("/applications/app-1/stages?q=nothing", OPEN_MEMORY),
+        (
+            "/api/v1/applications/app-1/stages",
+            OPEN_MEMORY + STAGES_ANSWER,
+        ),
+    ] {
+        let bytes = server.ask(path);
+        let memory = server.memory();
+        println!("{path}: {bytes} bytes, peak {} MiB", memory / MIB);
+        assert!(memory < most, "{path}: {} MiB", memory / MIB);
+    }
+}
+
+/// A running server; it is killed when this is dropped.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(store: &Path) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.arg("serve").arg("--store").arg(store);
+        command.args(["--listen", "127.0.0.1:0"]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("an output");
+        BufReader::new(output)
+            .read_line(&mut line)
+            .expect("an address");
+        let port = line.trim().trim_end_matches('/').rsplit(':').next();
+        let port = port.and_then(|port| port.parse().ok());
+        let port = port.unwrap_or_else(|| panic!("no port: {line:?}"));
+        Self { child, port }
+    }
+
+    /// Asks for a path, and returns the bytes of the answer.
+    fn ask(&self, path: &str) -> u64 {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connects");
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        )
+        .expect("asks");
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).expect("answers");
+        assert_eq!(&head, b"HTTP/1.1 200", "{path}");
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("answers")
+    }
+
+    /// The largest resident memory so far.
+    fn memory(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(status).expect("lives");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        1024 * kib.expect("a figure")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

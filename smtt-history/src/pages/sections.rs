@@ -12,7 +12,6 @@ use super::table::{Choice, Column, Head, Request, documents, form, rows};
 use super::{Asked, Document};
 use crate::out::Kind;
 use crate::serve::Refusal;
-use crate::serve::routes::parsed;
 
 /// Bytes of a plan on a page; the REST API has the rest.
 const PLAN: usize = 1 << 20;
@@ -83,7 +82,8 @@ pub(super) fn table(
     keep: impl Fn(&Value) -> bool,
 ) -> Document {
     let request = Request::new(asked.parameters)?;
-    let mut all = parsed(asked.app, kind)?;
+    let all = asked.app.all(kind).iter();
+    let mut all: Vec<&str> = all.map(|(_, text)| text.as_str()).collect();
     // The newest is first, as in Spark's pages.
     if matches!(kind, Kind::Job | Kind::Stage | Kind::Sql) {
         all.reverse();

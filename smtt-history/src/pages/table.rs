@@ -1,5 +1,6 @@
 //! Tables that the server sorts, filters and cuts into pages. The address has what was asked for, so it can be shared.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use maud::{Markup, html};
@@ -203,45 +204,71 @@ fn head(request: &Request, key: &str, title: &str, is_text: bool) -> Markup {
 /// A column of documents: its head and its value.
 pub type Column<'a> = (Head, Box<dyn Fn(&Value) -> Cell + 'a>);
 
-/// A table of documents: filtered by text and choices, sorted by a column, cut into pages.
-pub fn documents(
+/// What a table has a row for: a document, or the text of one, which is parsed each time it is looked at. A parsed document
+/// takes many times the bytes of its text, and an application may have 256 MiB of texts.
+pub trait Row {
+    /// The document.
+    fn document(&self) -> Result<Cow<'_, Value>, Refusal>;
+}
+
+impl Row for Value {
+    fn document(&self) -> Result<Cow<'_, Value>, Refusal> {
+        Ok(Cow::Borrowed(self))
+    }
+}
+
+impl Row for &str {
+    fn document(&self) -> Result<Cow<'_, Value>, Refusal> {
+        let parsed = serde_json::from_str(self).map_err(Refusal::failed)?;
+        Ok(Cow::Owned(parsed))
+    }
+}
+
+/// A table of documents: filtered by text and choices, sorted by a column, cut into pages. Of a document that is not on the
+/// page the cell that it is sorted by is kept.
+pub fn documents<R: Row>(
     request: &Request,
     id: &str,
     caption: &str,
     columns: &[Column<'_>],
-    documents: &[Value],
+    documents: &[R],
     keep: impl Fn(&Value) -> bool,
 ) -> Result<Markup, Refusal> {
     let sort = match &request.sort {
         None => None,
         Some((key, down)) => {
-            let column = columns.iter().position(|((known, _), _)| known == key);
+            let column = columns.iter().find(|((known, _), _)| known == key);
             let column =
                 column.ok_or_else(|| Refusal::bad(format!("the table has no column {key}")))?;
-            Some((column, *down))
+            Some((&column.1, *down))
         }
     };
-    let has = |row: &Vec<Cell>| {
-        let texts = row.iter().filter_map(Cell::words);
-        request.search.is_empty()
-            || texts
-                .into_iter()
-                .any(|text| text.to_lowercase().contains(&request.search))
+    let has = |document: &Value| {
+        let finds = |cell: Cell| {
+            let words = cell.words();
+            words.is_some_and(|text| text.to_lowercase().contains(&request.search))
+        };
+        request.search.is_empty() || columns.iter().any(|(_, of)| finds(of(document)))
     };
-    let all = documents.iter().filter(|document| keep(document));
-    let all = all.map(|document| columns.iter().map(|(_, of)| of(document)).collect());
-    let mut all: Vec<Vec<Cell>> = all.filter(has).collect();
-    if let Some((column, down)) = sort {
-        all.sort_by(|left, right| order(&left[column], &right[column], down));
+    let mut all: Vec<(Cell, &R)> = Vec::new();
+    for row in documents {
+        let document = row.document()?;
+        if keep(&document) && has(&document) {
+            let by = sort.map_or(Cell::Absent, |(of, _)| of(&document));
+            all.push((by, row));
+        }
+    }
+    if let Some((_, down)) = sort {
+        all.sort_by(|left, right| order(&left.0, &right.0, down));
     }
     let heads: Vec<Head> = columns.iter().map(|(head, _)| *head).collect();
-    let total = all.len();
-    Ok(rows(
-        request,
-        id,
-        caption,
-        &heads,
-        total,
-        &all[request.page(total)],
-    ))
+    let cells = |row: &R| -> Result<Vec<Cell>, Refusal> {
+        let document = row.document()?;
+        Ok(columns.iter().map(|(_, of)| of(&document)).collect())
+    };
+    let shown = all[request.page(all.len())]
+        .iter()
+        .map(|(_, row)| cells(row));
+    let shown = shown.collect::<Result<Vec<_>, _>>()?;
+    Ok(rows(request, id, caption, &heads, all.len(), &shown))
 }

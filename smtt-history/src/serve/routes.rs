@@ -211,22 +211,19 @@ fn answer(app: &App, path: &[&str], parameters: &Parameters) -> Answer {
         }
         ["stages", id, attempt, "taskList"] => tasks::list(app, id, attempt, parameters),
         ["executors"] => {
-            let mut all = parsed(app, Kind::Executor)?;
-            all.retain(|executor| executor["isActive"] == true);
             // Spark reads them from the end of its index.
-            all.reverse();
-            Ok(Value::from(all).to_string())
+            selected(app.all(Kind::Executor).iter().rev(), |executor| {
+                executor["isActive"] == true
+            })
         }
         ["allexecutors"] => Ok(joined(
             app.all(Kind::Executor)
                 .iter()
                 .map(|(_, text)| text.as_str()),
         )),
-        ["storage", "rdd"] => {
-            let mut all = parsed(app, Kind::Rdd)?;
-            all.retain(|rdd| rdd["numCachedPartitions"].as_u64() > Some(0));
-            Ok(Value::from(all).to_string())
-        }
+        ["storage", "rdd"] => selected(app.all(Kind::Rdd).iter(), |rdd| {
+            rdd["numCachedPartitions"].as_u64() > Some(0)
+        }),
         ["storage", "rdd", id] => app
             .one(Kind::Rdd, id)
             .map(str::to_owned)
@@ -278,17 +275,29 @@ fn execution(text: &str, parameters: &Parameters) -> Result<Value, Refusal> {
     Ok(json)
 }
 
-pub(crate) fn parsed(app: &App, kind: Kind) -> Result<Vec<Value>, Refusal> {
-    let all = app.all(kind).iter();
-    all.map(|(_, text)| serde_json::from_str(text).map_err(Refusal::failed))
-        .collect()
+/// Documents that fulfil a condition, as a list. One at a time is parsed.
+fn selected<'a>(
+    all: impl Iterator<Item = &'a (String, String)>,
+    has: impl Fn(&Value) -> bool,
+) -> Answer {
+    let mut texts = Vec::new();
+    for (_, text) in all {
+        if has(&serde_json::from_str(text).map_err(Refusal::failed)?) {
+            texts.push(text.as_str());
+        }
+    }
+    Ok(joined(texts.into_iter()))
 }
 
-/// Documents as a list, without parsing them.
+/// Documents as a list, without parsing them. The list has its length from the start: a text that grows may take twice as
+/// much.
 pub(super) fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
-    let mut all = String::from("[");
-    for text in texts {
-        if all.len() > 1 {
+    let texts: Vec<&str> = texts.collect();
+    let bytes = texts.iter().map(|text| text.len() + 1).sum::<usize>();
+    let mut all = String::with_capacity(bytes + 2);
+    all.push('[');
+    for (at, text) in texts.into_iter().enumerate() {
+        if at > 0 {
             all.push(',');
         }
         all.push_str(text);
