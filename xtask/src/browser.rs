@@ -298,6 +298,15 @@ impl Browser {
         )
     }
 
+    /// Whether pages may run scripts of their own, from the next page on.
+    ///
+    /// # Errors
+    /// When the browser does not answer.
+    pub fn scripts(&self, may_run: bool) -> Result<()> {
+        let value = json!({"value": !may_run});
+        self.devtools("Emulation.setScriptExecutionDisabled", &value)
+    }
+
     fn devtools(&self, command: &str, parameters: &Value) -> Result<()> {
         let all = json!({"cmd": command, "params": parameters});
         self.command("goog/cdp/execute", &all).map(drop)

@@ -1,7 +1,9 @@
 //! Pages in a real browser: the history's with every section, sorting, filters, the time line with its levels of detail,
-//! addresses that can be shared, applications that run, hostile names and narrow screens; and the report of `smtt-ctl`. What the history's pages
-//! show is compared with the REST API and with the schedule that the log was made from.
+//! addresses that can be shared, applications that run, hostile names and narrow screens; and the reports of `smtt-ctl`, of a
+//! worker and of a cluster. What the history's pages show is compared with the REST API and with the schedule that the log
+//! was made from.
 
+mod charts;
 mod functions;
 mod large;
 mod live;
@@ -14,6 +16,7 @@ mod report;
 mod tables;
 mod timeline;
 mod whole;
+mod worker;
 mod zoom;
 
 use std::path::{Path, PathBuf};
