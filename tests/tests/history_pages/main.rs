@@ -4,6 +4,7 @@
 //! was made from.
 
 mod charts;
+mod cluster;
 mod functions;
 mod large;
 mod live;
