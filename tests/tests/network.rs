@@ -33,9 +33,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 const DEADLINE: u64 = 20;
 /// As much where two do not answer: the client waits for them until then.
 const SHORT_DEADLINE: u64 = 5;
-/// Bound of an answer of all workers. The goal is 2 s on machines of their own; here twenty daemons share two CPUs with
-/// whatever else runs.
-const ANSWER: Duration = Duration::from_secs(15);
+/// Bound of the fastest of [`ASKED`] answers of all workers: twenty daemons share these CPUs with whatever else runs.
+const ANSWER: Duration = Duration::from_secs(2);
+const ASKED: usize = 3;
+/// Bound of an answer where two workers do not answer: what they have, and that of the others.
+const ANSWER_OF_OTHERS: Duration = Duration::from_secs(15);
 /// Selects the executors of this test: all daemons also see other JVMs of this kernel that carry a marker.
 const OURS: [&str; 2] = ["--app", "workload"];
 const TOKEN: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
@@ -413,13 +415,18 @@ fn twenty_daemons_in_network_namespaces_are_one_cluster() -> Result<()> {
         }
     }
 
-    // Time of an answer.
+    // Time of an answer, over TLS with the token, from the client's start to its end.
     for arguments in [&["executors"][..], &["rdds", "--by", "query"], &["status"]] {
-        let (answer, took) = workers.ask(arguments, DEADLINE)?;
-        println!("{arguments:?} of {WORKERS} workers took {took:.2?}");
+        let mut times = Vec::new();
+        for _ in 0..ASKED {
+            let (answer, took) = workers.ask(arguments, DEADLINE)?;
+            ensure!(answer.status.success(), "{arguments:?}: {answer:?}");
+            times.push(took);
+        }
+        println!("{arguments:?} of {WORKERS} workers took {times:.2?}");
         ensure!(
-            answer.status.success() && took < ANSWER,
-            "{arguments:?} took {took:?}: {answer:?}"
+            times.iter().any(|took| *took < ANSWER),
+            "{arguments:?} took {times:?}"
         );
     }
     // Without the token a worker gives nothing.
@@ -449,7 +456,7 @@ fn missing(workers: &mut Workers, before: &[Value]) -> Result<()> {
     let (answer, took) = workers.ask(&["executors"], SHORT_DEADLINE)?;
     println!("with one frozen and one ended worker it took {took:.2?}");
     ensure!(answer.status.code() == Some(3), "{answer:?}");
-    ensure!(took < ANSWER, "it took {took:?}");
+    ensure!(took < ANSWER_OF_OTHERS, "it took {took:?}");
     let said = String::from_utf8_lossy(&answer.stderr).into_owned();
     let all: Value = serde_json::from_slice(&answer.stdout)?;
     ensure!(all["complete"] == false, "{all:#}");
