@@ -6,6 +6,7 @@
 mod chromium;
 pub mod containers;
 mod debian;
+pub mod images;
 pub mod objects;
 pub mod openssh;
 pub mod perfetto;

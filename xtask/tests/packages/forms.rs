@@ -16,7 +16,7 @@ use xtask::setup::validators;
 const KUBERNETES: [&str; 2] = ["1.30.0", "1.37.0"];
 
 /// A YAML file as JSON, read by Python's parser.
-fn yaml(paths: &Paths, file: &Path) -> Result<Value> {
+pub(crate) fn yaml(paths: &Paths, file: &Path) -> Result<Value> {
     let convert = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
     let python = validators::programs(paths).join("python");
     let text = output(Command::new(python).args(["-c", convert]).arg(file))?;

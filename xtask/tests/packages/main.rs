@@ -5,6 +5,7 @@ mod alert;
 mod arm64;
 mod contents;
 mod forms;
+mod image;
 mod life;
 
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -1,0 +1,136 @@
+//! Debian's buildah, unpacked into the cache: tests make an image of a Containerfile with it, without a registry.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::{containers, debian};
+use crate::paths::Paths;
+use crate::process::output;
+use crate::step::Steps;
+
+/// The program and its libraries. What it recommends (a network for its containers, a file system in user space) is for
+/// other uses.
+const PACKAGES: [&str; 4] = ["buildah", "libgpgme11", "libassuan0", "libdevmapper1.02.1"];
+
+fn root(paths: &Paths) -> PathBuf {
+    paths.cache.join("buildah")
+}
+
+/// The program, with the folder of its libraries.
+fn bare(paths: &Paths) -> Command {
+    let root = root(paths);
+    let mut command = Command::new(root.join("usr/bin/buildah"));
+    let libraries = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    command.env("LD_LIBRARY_PATH", root.join(libraries));
+    command
+}
+
+/// Step: the program.
+///
+/// # Errors
+/// When it cannot be downloaded.
+pub fn step(paths: &Paths) -> Result<()> {
+    Steps::new(1).step(
+        "buildah for the tests: Debian's, unpacked into the cache",
+        paths.logs().join("buildah.log"),
+        "check that apt-get reaches its mirror (`apt-get update`), then run it again",
+        || output(bare(paths).arg("--version")).is_ok(),
+        |step| debian::unpack(step, &paths.cache, "buildah", &PACKAGES),
+    )
+}
+
+/// A store of images in a folder of its own, which no registry fills.
+#[derive(Debug)]
+pub struct Images<'a> {
+    paths: &'a Paths,
+    folder: &'a Path,
+}
+
+impl<'a> Images<'a> {
+    /// An empty store in `folder`.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn new(paths: &'a Paths, folder: &'a Path) -> Result<Self> {
+        let images = Self { paths, folder };
+        let at = |name: &str| folder.join(name).display().to_string();
+        for (name, text) in [
+            (
+                "storage.conf",
+                format!(
+                    "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
+                    at("images"),
+                    at("run")
+                ),
+            ),
+            // A name that is not in the store is an error.
+            (
+                "registries.conf",
+                "unqualified-search-registries = []\n".to_owned(),
+            ),
+            (
+                "policy.json",
+                "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}".to_owned(),
+            ),
+        ] {
+            let file = folder.join(name);
+            fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(images)
+    }
+
+    /// A command of the program. Containers of it are run by Debian's runc, of the cache too, and have no network.
+    #[must_use]
+    pub fn command(&self, name: &str) -> Command {
+        let mut command = bare(self.paths);
+        command
+            .env("CONTAINERS_STORAGE_CONF", self.folder.join("storage.conf"))
+            .env(
+                "CONTAINERS_REGISTRIES_CONF",
+                self.folder.join("registries.conf"),
+            )
+            .env("BUILDAH_ISOLATION", "oci")
+            .env("BUILDAH_RUNTIME", containers::runc(self.paths))
+            .env("TMPDIR", self.folder)
+            .arg(name);
+        if ["build", "commit", "from"].contains(&name) {
+            let policy = self.folder.join("policy.json");
+            command.arg("--signature-policy").arg(policy);
+        }
+        if ["build", "from"].contains(&name) {
+            command.arg("--pull-never");
+        }
+        if ["build", "run"].contains(&name) {
+            command.args(["--network", "none"]);
+        }
+        command
+    }
+
+    /// Puts the small Debian of the tests' containers into the store, under this name.
+    ///
+    /// # Errors
+    /// When set-up has not made it.
+    pub fn bring_debian(&self, name: &str) -> Result<()> {
+        let archive = self.folder.join("debian.tar");
+        output(
+            Command::new("tar")
+                .args(["--one-file-system", "-cf"])
+                .arg(&archive)
+                .arg("-C")
+                .arg(containers::root(self.paths))
+                .arg("."),
+        )?;
+        let container = output(self.command("from").arg("scratch"))?;
+        let container = container.trim();
+        output(self.command("add").arg(container).arg(&archive).arg("/"))?;
+        output(
+            self.command("commit")
+                .args(["--quiet", "--rm", container, name]),
+        )?;
+        fs::remove_file(archive)?;
+        Ok(())
+    }
+}
