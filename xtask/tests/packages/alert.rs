@@ -15,7 +15,7 @@ const ADDRESS: &str = "10.0.0.1";
 const WORKER: &str = "worker-1";
 
 /// The last block of a document that has this text, without its fence.
-fn block(document: &str, text: &str) -> Result<String> {
+pub fn block(document: &str, text: &str) -> Result<String> {
     let blocks = document.split("\n```").skip(1).step_by(2);
     let found = blocks.filter(|block| block.contains(text)).last();
     let found = found.with_context(|| format!("no block has {text:?}"))?;

@@ -1,6 +1,7 @@
-//! A machine's life with the packages, on an emulated Debian machine whose init is systemd. The worker's: installed, asked,
-//! a traced Spark application, upgraded below it, removed, purged. Then the history server's, and the step from the
-//! package that had both. On the kernel of Debian 12 the worker's with the drop-in of its capability.
+//! A machine's life with the packages, on an emulated Debian machine whose init is systemd. The worker's, by the commands of
+//! README and docs/INSTALL.md: installed, asked, a traced Spark application, upgraded below it to a package with another
+//! library and another configuration, removed, purged. Then the history server's, and the step from the package that had
+//! both. On the kernel of Debian 12 the worker's with the drop-in of its capability.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,14 +10,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use xtask::dist::product::{HISTORY, WORKER};
-use xtask::dist::{Plan, REVISION, VERSION};
+use xtask::dist::{Plan, VERSION};
 use xtask::paths::Paths;
 use xtask::processor::Processor;
 use xtask::setup;
 use xtask::spark::JAVA_OPTIONS;
 use xtask::vm::{Guest, GuestFile, Init, Machine, prepare, system};
 
-use crate::{alert, history, make, worker};
+use crate::{alert, documented, history, make, worker};
 
 /// The machine whose kernel needs no more than the unit's capabilities.
 const GUEST: &str = "x86-6.12";
@@ -33,7 +34,7 @@ const EXPOSURE: f64 = 2.5;
 const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 40 | 1 << 19 | 1 << 2;
 
 const CAP_SYS_ADMIN: u64 = 1 << 21;
-const SHOW: &str = "systemctl show --property=MainPID --value smtt";
+pub const SHOW: &str = "systemctl show --property=MainPID --value smtt";
 
 /// A step with its commands.
 pub type Step = (&'static str, String);
@@ -91,9 +92,10 @@ fn steps_of_debian_12(java: &str) -> Vec<Step> {
 
 /// Steps of the script: name and commands.
 fn steps(paths: &Paths, java: &str) -> Result<Vec<Step>> {
-    let mut steps = steps_until_traced(java);
+    let mut steps = steps_until_traced(java, documented::installation(paths)?);
     steps.extend(alert::steps(paths)?);
-    steps.extend(steps_from_upgrade_on());
+    steps.extend(documented::upgrade_and_removal(paths)?);
+    steps.extend(steps_after_removal());
     Ok(steps)
 }
 
@@ -108,18 +110,18 @@ const FROM_TARBALL: &str = "tar -C / --strip-components=1 -xzf /worker.tar.gz &&
 const TARBALL_GONE: &str = "systemctl disable --now smtt; \
      tar -tzf /worker.tar.gz | sed 's|^[^/]*/|/|' | grep -v '/$' | xargs rm; rm -rf /etc/smtt /var/lib/smtt; systemctl daemon-reload; ! pidof smtt-daemon";
 
-fn steps_until_traced(java: &str) -> Vec<Step> {
+fn steps_until_traced(java: &str, installation: Vec<Step>) -> Vec<Step> {
     let show = SHOW;
-    vec![
-        ("before", "! id smtt && ! test -e /usr/bin/smtt-ctl".to_owned()),
-        ("install", "dpkg -i /smtt.deb".to_owned()),
+    let before = "! id smtt && ! test -e /usr/bin/smtt-ctl".to_owned();
+    let mut steps = vec![("before", before)];
+    steps.extend(installation);
+    steps.extend([
         ("active", "wait_for systemctl is-active --quiet smtt; systemctl is-active smtt".to_owned()),
         ("enabled", "systemctl is-enabled smtt".to_owned()),
         ("files", "dpkg --verify smtt && test -z \"$(dpkg --verify smtt)\"".to_owned()),
         ("user", "stat -c '%U %a' /run/smtt/smtt.sock /var/lib/smtt && ps -o user= -p $($SHOW)".replace("$SHOW", show)),
         ("capabilities", format!("sed -n 's/^CapEff:\\t//p' /proc/$({show})/status")),
         ("ask", "ask status --json".to_owned()),
-        ("doctor", "ask doctor".to_owned()),
         ("metrics", "exec 3<>/dev/tcp/127.0.0.1/10871; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3 | grep -a ^smtt_build_info".to_owned()),
         ("verify", "systemd-analyze verify smtt.service".to_owned()),
         ("security", "systemd-analyze security --no-pager smtt.service | tail -n 1".to_owned()),
@@ -128,23 +130,13 @@ fn steps_until_traced(java: &str) -> Vec<Step> {
         ("traced", "knows rdds 'cached arrays'".to_owned()),
         ("executors", "ask executors --json".to_owned()),
         ("journal", JOURNAL.to_owned()),
-    ]
+    ]);
+    steps
 }
 
-fn steps_from_upgrade_on() -> Vec<Step> {
-    let show = SHOW;
+fn steps_after_removal() -> Vec<Step> {
     let history = "systemctl show --property=MainPID --value smtt-history";
     vec![
-        ("change", "sed -i 's/^tick = .*/tick = \"2s\"/' /etc/smtt/smtt.toml && smtt-daemon --check --config /etc/smtt/smtt.toml".to_owned()),
-        ("upgrade", format!(
-            "before=$({show}); dpkg -i /smtt-next.deb && wait_for systemctl is-active --quiet smtt && after=$({show}) && \
-             echo \"pids $before $after\" && grep ^tick /etc/smtt/smtt.toml && dpkg-query -W -f '${{Version}}\\n' smtt"
-        )),
-        ("traced again", "knows executors '\"pid\"'".to_owned()),
-        ("remove", "dpkg -r smtt; ! systemctl is-active --quiet smtt && ! pidof smtt-daemon && ! test -e /usr/bin/smtt-daemon && grep ^tick /etc/smtt/smtt.toml && ls -d /var/lib/smtt".to_owned()),
-        // The job goes on without daemon, library and jar.
-        ("finish", "touch /gates/cached.go /gates/scanned.go; wait_for test -s /application.status; cat /application.log; cat /application.status".to_owned()),
-        ("purge", format!("dpkg -P smtt; {} && ! test -e /etc/smtt && ! test -e /var/lib/smtt && ! systemctl cat smtt.service && ! dpkg-query -W smtt && find / -xdev -name '*smtt*' -not -path '/smtt*.deb' -not -path '/smtt-script*' -not -path '/proc/*' -not -path '/opt/*' -not -path '/etc/systemd/system/smtt-script*' -not -path '/etc/systemd/system/multi-user.target.wants/smtt-script*' -not -path '/tmp/*'", alert::UNDONE)),
         ("tarball", FROM_TARBALL.to_owned()),
         ("tarball gone", TARBALL_GONE.to_owned()),
         ("history", "dpkg -i /smtt-history.deb && test -z \"$(dpkg --verify smtt-history)\"; systemctl is-enabled smtt-history; systemctl is-active smtt-history; true".to_owned()),
@@ -238,7 +230,7 @@ impl Said {
         Ok(output)
     }
 
-    fn rows(&self, name: &str) -> Result<Vec<Value>> {
+    pub fn rows(&self, name: &str) -> Result<Vec<Value>> {
         let text = self.ended(name, 0)?;
         let answer: Value =
             serde_json::from_str(text).with_context(|| format!("{name}: {text}"))?;
@@ -258,12 +250,14 @@ fn packages_are_installed_upgraded_removed_and_purged_under_systemd() -> Result<
     plan.revision += 1;
     let second = make(&paths, &plan)?;
     let second = |product| second.of(product, Processor::X86);
+    let folder = tempfile::tempdir()?;
+    let next = documented::next_release(&second(&WORKER)?.deb, folder.path())?;
     let said = run(
         &paths,
         GUEST,
         &[
             (&worker()?.deb, "/smtt.deb"),
-            (&second(&WORKER)?.deb, "/smtt-next.deb"),
+            (&next, "/smtt-next.deb"),
             (&worker()?.tarball, "/worker.tar.gz"),
             (&history()?.deb, "/smtt-history.deb"),
             (&second(&HISTORY)?.deb, "/smtt-history-next.deb"),
@@ -348,6 +342,7 @@ fn run(paths: &Paths, guest: &str, files: &[(&Path, &str)], steps: Vec<Step>) ->
 fn check(said: &Said) -> Result<()> {
     said.ended("before", 0)?;
     said.ended("install", 0)?;
+    said.ended("doctor", 0)?;
     ensure!(said.ended("active", 0)?.trim() == "active");
     ensure!(said.ended("enabled", 0)?.trim() == "enabled");
     said.ended("files", 0)?;
@@ -377,31 +372,7 @@ fn check(said: &Said) -> Result<()> {
     ensure!(journal.contains("\"PRIORITY\":\"6\""), "{journal}");
     alert::check(said)?;
 
-    said.ended("change", 0)?;
-    let upgrade = said.ended("upgrade", 0)?;
-    ensure!(upgrade.contains("tick = \"2s\""), "{upgrade}");
-    ensure!(
-        upgrade
-            .trim_end()
-            .ends_with(&format!("{VERSION}-{}", REVISION + 1)),
-        "{upgrade}"
-    );
-    let pids = upgrade.lines().find_map(|line| line.strip_prefix("pids "));
-    let (before, after) = pids.and_then(|pids| pids.split_once(' ')).context("pids")?;
-    ensure!(
-        before != after && after != "0",
-        "the daemon was not restarted: {upgrade}"
-    );
-    let again = said.rows("traced again")?;
-    ensure!(again.iter().any(|row| &row["pid"] == pid), "{again:#?}");
-
-    said.ended("remove", 0)?;
-    let finished = said.ended("finish", 0)?;
-    ensure!(finished.contains("RESULT scan of 2 arrays"), "{finished}");
-    ensure!(finished.trim_end().ends_with("\n0"), "{finished}");
-    let left = said.ended("purge", 0)?;
-    let left: Vec<_> = left.lines().filter(|line| line.starts_with('/')).collect();
-    ensure!(left.is_empty(), "a purge left {left:?}");
+    documented::check(said, pid)?;
     let said_then = said.ended("tarball", 0)?;
     // systemctl says what it links.
     let (_, status) = said_then.split_once('{').context("no status")?;

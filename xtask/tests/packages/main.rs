@@ -4,6 +4,7 @@
 mod alert;
 mod arm64;
 mod contents;
+mod documented;
 mod forms;
 mod image;
 mod life;
