@@ -78,10 +78,24 @@ pub fn sleeps(pid: u32) -> Result<bool> {
 /// # Errors
 /// When the process has ended.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
-    let fields = stat(pid)?;
+    seconds(pid, [14, 15])
+}
+
+/// CPU time of ended children that a process has waited for, in seconds.
+///
+/// # Errors
+/// When the process has ended.
+pub fn cpu_seconds_of_ended_children(pid: u32) -> Result<f64> {
+    seconds(pid, [16, 17])
+}
+
+/// The sum of two fields that are times.
+fn seconds(pid: u32, fields: [usize; 2]) -> Result<f64> {
+    let stat = stat(pid)?;
     // SAFETY: sysconf(3) takes an integer and has no preconditions.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    Ok((number(&fields, 14)? + number(&fields, 15)?) as f64 / ticks as f64)
+    let [one, other] = fields;
+    Ok((number(&stat, one)? + number(&stat, other)?) as f64 / ticks as f64)
 }
 
 /// CPU time of a process, ended threads included, in nanoseconds.

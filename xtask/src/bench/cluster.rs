@@ -1,25 +1,29 @@
-//! `smtt-ctl --cluster` over 500 workers: the time from its start to its end.
+//! `smtt-ctl --cluster` over 500 workers: the time from its start to its end, in clear text and over TLS with a token.
 //!
 //! The workers are one listener on all loopback addresses: each address is a worker that gives the same listing. They
 //! share the CPUs with the client, so each run is beside one of a client that only reads: what is left of the difference
-//! is the client's own work.
+//! is the client's own work. Over TLS the workers are openssl's server, and beside the time is what the client itself used
+//! of the CPUs: the handshakes' other ends are on these CPUs, too.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{BUILD_LIMIT, median, report};
 use crate::paths::Paths;
-use crate::process::cargo;
+use crate::process::{Running, cargo, free_port, output, wait_for};
 use crate::step::Steps;
+use crate::witness;
 
 /// Workers that answer.
 const WORKERS: usize = 500;
@@ -33,6 +37,11 @@ const ANSWER_S: f64 = 2.0;
 const ANSWERS: usize = 7;
 /// A program that was built already, to be measured instead of a release build.
 const PROGRAM: &str = "SMTT_BENCH_CTL";
+/// openssl's servers, which take one connection after another; each is half of the workers.
+const SERVERS: usize = 2;
+/// How long they may take to listen.
+const START: Duration = Duration::from_secs(20);
+const TOKEN: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
 
 /// Measures; needs neither root nor Spark.
 pub(super) fn cluster(paths: &Paths, folder: &Path) -> Result<()> {
@@ -53,7 +62,9 @@ pub(super) fn cluster(paths: &Paths, folder: &Path) -> Result<()> {
         .collect();
     let hosts = folder.join("workers");
     fs::write(&hosts, list)?;
-    let measured = measure(&program, &hosts, port);
+    let measured = measure(&program, &["--cluster".as_ref(), hosts.as_ref()], || {
+        bare(port)
+    });
     stop.store(true, Ordering::Relaxed);
     // The last connection ends the server.
     let _ = TcpStream::connect(("127.0.0.1", port));
@@ -65,6 +76,86 @@ pub(super) fn cluster(paths: &Paths, folder: &Path) -> Result<()> {
     );
     report(
         "an answer of 500 workers",
+        median(&mut times),
+        "s",
+        ANSWER_S,
+        &detail,
+    );
+    secured(&program, &folder.join("tls"))
+}
+
+/// Makes an authority, and one certificate for the addresses of all workers.
+fn certificates(folder: &Path) -> Result<()> {
+    let names = (0..WORKERS).map(|number| format!("IP:{}", address(number)));
+    let names: Vec<String> = names.collect();
+    let names = format!("subjectAltName={}\n", names.join(","));
+    fs::write(folder.join("names"), names)?;
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    for arguments in [
+        format!("req -x509 {key} -keyout ca.key -out ca.crt -days 30 -subj /CN=authority"),
+        format!("req {key} -keyout server.key -out server.csr -subj /CN=workers"),
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 30 -extfile names".to_owned(),
+    ] {
+        let mut openssl = Command::new("openssl");
+        output(openssl.args(arguments.split(' ')).current_dir(folder))?;
+    }
+    Ok(())
+}
+
+/// Measures over TLS with a token.
+fn secured(program: &Path, folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    // openssl gives the file that has the name of the question.
+    fs::create_dir_all(folder.join("v1"))?;
+    fs::write(folder.join(format!("v1/rdds?limit={ROWS}")), answer())?;
+    certificates(folder)?;
+    let (mut servers, mut list) = (Vec::new(), String::new());
+    for server in 0..SERVERS {
+        let port = free_port()?;
+        let mut command = Command::new("openssl");
+        command
+            .args(["s_server", "-HTTP", "-quiet", "-cert", "server.crt"])
+            .args(["-key", "server.key", "-accept", &format!("0.0.0.0:{port}")])
+            .current_dir(folder);
+        let log = folder.join(format!("server-{server}.log"));
+        servers.push(Running::start("openssl", &mut command, &log)?);
+        wait_for("openssl listens", START, || {
+            Ok(TcpStream::connect(("127.0.0.1", port)).ok())
+        })?;
+        for number in (server..WORKERS).step_by(SERVERS) {
+            list += &format!("{}:{port}\n", address(number));
+        }
+    }
+    let (hosts, token) = (folder.join("workers"), folder.join("token"));
+    fs::write(&hosts, list)?;
+    fs::write(&token, TOKEN)?;
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600))?;
+    let authority = folder.join("ca.crt");
+    let options: [&OsStr; 6] = [
+        "--cluster".as_ref(),
+        hosts.as_ref(),
+        "--cacert".as_ref(),
+        authority.as_ref(),
+        "--token-file".as_ref(),
+        token.as_ref(),
+    ];
+    let used_until_now = || witness::cpu_seconds_of_ended_children(std::process::id());
+    let mut before = used_until_now()?;
+    let (mut times, mut used) = measure(program, &options, || {
+        // What the client of the last run used.
+        let now = used_until_now()?;
+        Ok(now - std::mem::replace(&mut before, now))
+    })?;
+    used.remove(0);
+    used.push(used_until_now()? - before);
+    let detail = format!(
+        "{WORKERS} workers of {ROWS} RDDs each, {ANSWERS} runs; the client itself used {:.2} s of the CPUs",
+        median(&mut used)
+    );
+    report(
+        "the same over TLS with a token",
         median(&mut times),
         "s",
         ANSWER_S,
@@ -120,20 +211,27 @@ fn bare(port: u16) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Seconds of each run, and of the client that only reads beside it.
-fn measure(program: &Path, hosts: &Path, port: u16) -> Result<(Vec<f64>, Vec<f64>)> {
-    let (mut times, mut reads) = (Vec::new(), Vec::new());
+/// Seconds of each run with these options, and what `beside` gives before each.
+fn measure(
+    program: &Path,
+    options: &[&OsStr],
+    mut beside: impl FnMut() -> Result<f64>,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut times, mut others) = (Vec::new(), Vec::new());
     for _ in 0..ANSWERS {
-        reads.push(bare(port)?);
+        others.push(beside()?);
         let begin = Instant::now();
         let output = Command::new(program)
-            .arg("--cluster")
-            .arg(hosts)
+            .args(options)
             .args(["rdds", "--json", "--limit", "100"])
             .output()
             .context("smtt-ctl does not run")?;
         let time = begin.elapsed().as_secs_f64();
-        ensure!(output.status.success(), "{output:?}");
+        ensure!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let all: Value = serde_json::from_slice(&output.stdout)?;
         ensure!(
             all["rows_total"] == WORKERS * ROWS,
@@ -145,10 +243,10 @@ fn measure(program: &Path, hosts: &Path, port: u16) -> Result<(Vec<f64>, Vec<f64
             "the sum is not that of the workers: {}",
             all["summary"]
         );
-        println!("{time:.2} s; only reading: {:.2} s", reads[times.len()]);
+        println!("{time:.2} s; beside it {:.2} s", others[times.len()]);
         times.push(time);
     }
-    Ok((times, reads))
+    Ok((times, others))
 }
 
 /// A listing as a daemon gives it.
