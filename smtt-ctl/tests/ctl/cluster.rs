@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use smtt_model::decode::{Fact, StageDescribed, TaskStarted};
 
 use super::golden::death;
-use super::workers::{Workers, dead, facts, rows, sum, text, with_answer};
+use super::workers::{Workers, dead, facts, rows, secret, sum, text, with_answer};
 
 /// A row without these fields.
 fn without(row: &Value, fields: &[&str]) -> Value {
@@ -81,6 +81,45 @@ fn listings_of_a_cluster_are_those_of_its_workers() {
         Some(sum(&parts, "page_faults"))
     );
     assert!(sum(&parts, "page_faults") > 0);
+}
+
+#[test]
+fn a_name_and_files_of_prometheus_lead_to_the_same_workers() {
+    let workers = Workers::start();
+    let arguments = ["executors", "--json"];
+    let by = |spec: &str| -> Value {
+        let output = workers.ctl_by(spec, &arguments);
+        assert!(output.status.success(), "{spec}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let faults = |answer: &Value| sum(rows(&answer["rows"]), "page_faults");
+    let all = workers.json(&arguments);
+    // As file_sd_configs and a scrape configuration's static_configs have them.
+    let targets: Vec<String> = workers
+        .addresses()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let json = json!([
+        {"targets": &targets[..1], "labels": {"cluster": "a"}},
+        {"targets": &targets[1..]},
+    ]);
+    let yaml = format!("- targets: {targets:?}\n  labels: {{cluster: a}}\n");
+    for (name, text) in [("targets.json", json.to_string()), ("targets.yml", yaml)] {
+        let file = secret(workers.folder.path(), name, &text);
+        let answer = by(&file.display().to_string());
+        assert_eq!(answer["rows_total"], 3, "{name}");
+        assert_eq!(faults(&answer), faults(&all), "{name}");
+    }
+    // The resolver of this machine has the name.
+    let port = workers.ports[1].address.port();
+    let answer = by(&format!("dns4:localhost:{port}"));
+    let own = workers.daemons[1].json(&arguments);
+    assert_eq!(rows(&answer["workers"])[0]["host"], "127.0.0.1");
+    assert_eq!(rows(&answer["rows"]).len(), rows(&own).len());
+    assert_eq!(faults(&answer), sum(rows(&own), "page_faults"));
+    let unknown = workers.ctl_by("dns:worker.invalid:1", &arguments);
+    assert!(text(&unknown.stderr).contains("the name has no address"));
 }
 
 /// Facts of a worker whose tasks worked for job 5 of query 2, in stage 3 and, on the second worker, in stage 4.

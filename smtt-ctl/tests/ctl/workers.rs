@@ -204,10 +204,14 @@ impl Workers {
             .map(|address| format!("{address}\n"))
             .collect();
         let hosts = secret(self.folder.path(), "hosts", &list);
+        self.ctl_by(&hosts.display().to_string(), arguments)
+    }
+
+    /// Asks the workers that the option's value leads to.
+    pub(super) fn ctl_by(&self, spec: &str, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_smtt-ctl"))
             .env("COLUMNS", "120")
-            .arg("--cluster")
-            .arg(hosts)
+            .args(["--cluster", spec])
             .arg("--token-file")
             .arg(self.folder.path().join("tokens"))
             .args(patience(arguments))
