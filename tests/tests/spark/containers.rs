@@ -29,7 +29,12 @@ const POD: &str = "storage-exec-1";
 const PARTITIONS: usize = 2;
 /// Share of an executor's page faults by which two counts may differ, that are not taken at the same moment.
 const NEAR: f64 = 0.01;
-/// A cluster of one worker with two executors, and an application that Spark brings the marker to.
+/// Where README has the jar, and where the container has it.
+const JAR: [&str; 2] = [
+    "/usr/lib/smtt/smtt-marker.jar",
+    "/opt/marker/smtt-marker.jar",
+];
+/// A cluster of one worker with two executors, and an application that Spark brings the marker to by README's options.
 const SCRIPT: &str = r#"
 cd /tmp
 spark=/opt/spark/bin
@@ -37,11 +42,26 @@ $spark/spark-class org.apache.spark.deploy.master.Master --host 127.0.0.1 --port
 $spark/spark-class org.apache.spark.deploy.worker.Worker --host 127.0.0.1 --cores 2 --memory 2g --work-dir /tmp/work \
     spark://127.0.0.1:7077 >/scratch/worker.log 2>&1 &
 exec $spark/spark-submit --master spark://127.0.0.1:7077 --class io.smtt.fixture.Storage \
-    --jars /opt/marker/smtt-marker.jar --conf spark.plugins=io.smtt.marker.SmttPlugin \
+    README_OPTIONS \
     --conf spark.executor.cores=1 --conf spark.executor.memory=768m --conf spark.ui.enabled=false \
     --conf spark.memory.offHeap.enabled=true --conf spark.memory.offHeap.size=128m --conf spark.rdd.compress=false \
     --conf spark.smtt.fixture.barrier=/scratch/gates /opt/fixture/smtt-fixture.jar 2 >/scratch/result 2>/scratch/submit.log
 "#;
+
+/// The script with the options of README's `spark-submit`.
+fn script(lab: &SparkLab) -> Result<String> {
+    let readme = fs::read_to_string(lab.paths.root.join("README.md"))?;
+    let line = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("spark-submit ")?.strip_suffix(" ..."));
+    let options = line.context("README has no spark-submit")?;
+    let [there, here] = JAR;
+    ensure!(
+        options.contains(there) && SCRIPT.contains("README_OPTIONS"),
+        "{options}"
+    );
+    Ok(SCRIPT.replace("README_OPTIONS", &options.replace(there, here)))
+}
 
 /// A folder that the container's users may write to.
 fn open_to_all(folder: &Path) -> Result<()> {
@@ -70,7 +90,7 @@ fn is_traced(lab: &SparkLab, daemon: &Daemon) -> Result<()> {
     let gates = scratch.join("gates");
     open_to_all(&scratch)?;
     open_to_all(&gates)?;
-    fs::write(scratch.join("run.sh"), SCRIPT)?;
+    fs::write(scratch.join("run.sh"), script(lab)?)?;
     let (jdk, spark) = (Jdk::main()?.home, lab.paths.spark_home("4.0.5")?);
     let fixture = lab.paths.fixture_jar();
     let fixture = fixture.parent().context("no folder of the fixture")?;
