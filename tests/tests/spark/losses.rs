@@ -15,6 +15,25 @@ use xtask::spark::Application;
 const SETTLE: Duration = Duration::from_secs(90);
 /// Far fewer facts than an executor of this job sends in its busiest second.
 const FACTS_PER_SECOND: u64 = 12;
+/// Lines about executors that the daemon logs in a minute.
+const LINES: u64 = 20;
+
+/// The daemon's log names the losses by application, in few lines, and has no codes of a terminal.
+fn are_logged(daemon: &Daemon, application: &str, began: Instant) -> Result<()> {
+    let log = std::fs::read_to_string(daemon.log())?;
+    ensure!(!log.contains('\u{1b}'), "escape codes in {log}");
+    let of_losses = |line: &&str| line.contains(" were lost: it is asked for a snapshot");
+    let lines: Vec<&str> = log.lines().filter(of_losses).collect();
+    println!("{} lines: {:?}", lines.len(), lines.first());
+    ensure!(
+        lines.iter().any(|line| line.contains(application)),
+        "no loss of {application} in {log}"
+    );
+    let minutes = began.elapsed().as_secs() / 60 + 1;
+    ensure!(lines.len() as u64 <= LINES * minutes, "{log}");
+    Ok(())
+}
+
 /// Compares every process of the application, and returns its accesses: sent, written and lost.
 fn compare(
     daemon: &Daemon,
@@ -64,6 +83,7 @@ fn records_are_the_accesses_told_less_the_losses_that_have_a_name() -> Result<()
     let folder = lab.folder().join("trace");
     let logs = lab.folder().join("told");
     std::fs::create_dir(&logs)?;
+    let began = Instant::now();
     let daemon = lab.daemon_with(&tracing(
         &folder,
         &format!(
@@ -96,6 +116,7 @@ fn records_are_the_accesses_told_less_the_losses_that_have_a_name() -> Result<()
         "{told} accesses told, {written} written, {lost} lost: the limit was not too low, or nothing came"
     );
     assert_eq!(told, written + lost);
+    are_logged(&daemon, &run.submitted.application_id()?, began)?;
     assert_eq!(
         run.finish(&["end"])?,
         PAGE_RANK_RESULT,
