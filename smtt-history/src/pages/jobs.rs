@@ -381,3 +381,6 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
     };
     Ok(framed(asked, "jobs", "Jobs", &body))
 }
+
+#[cfg(test)]
+mod tests;

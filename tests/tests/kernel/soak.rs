@@ -102,12 +102,11 @@ fn own_library(folder: &Path, number: usize) -> Result<()> {
 /// Waits until the daemon holds what it held while it was idle.
 fn gone(daemon: &Daemon, idle: Figures) -> Result<()> {
     let start = Instant::now();
-    loop {
+    let now = loop {
         let now = sample(daemon)?;
         let stays = |figure: &usize| now[*figure] > idle[*figure] + STAYS[*figure];
         let Some(figure) = (0..STAYS.len()).find(stays) else {
-            println!("idle before {idle:?}, after {:?} {now:?}", start.elapsed());
-            return Ok(());
+            break now;
         };
         ensure!(
             start.elapsed() < GONE_LIMIT,
@@ -117,7 +116,9 @@ fn gone(daemon: &Daemon, idle: Figures) -> Result<()> {
             idle[figure]
         );
         thread::sleep(LOOK_EVERY);
-    }
+    };
+    println!("idle before {idle:?}, after {:?} {now:?}", start.elapsed());
+    Ok(())
 }
 
 #[test]
