@@ -5,6 +5,7 @@
 
 mod job;
 mod live;
+mod readme;
 mod server;
 
 use std::fs::{self, Permissions};
@@ -508,5 +509,7 @@ fn a_web_configuration_of_exporters_serves_prometheus_and_who_has_no_password_ge
         }
         Ok(())
     })?;
+    let folder = folder.path();
+    readme::commands_load_rules_and_scrape(&paths, &programs, folder, address, PASSWORD)?;
     served.stop()
 }

@@ -179,7 +179,8 @@ impl Prometheus {
         Self::with_config(programs, folder, &config)
     }
 
-    fn with_config(programs: &Path, folder: &Path, config: &str) -> Result<Self> {
+    /// With the text of its configuration.
+    pub(crate) fn with_config(programs: &Path, folder: &Path, config: &str) -> Result<Self> {
         let path = folder.join("prometheus.yml");
         fs::write(&path, config)?;
         let port = free_port()?;
