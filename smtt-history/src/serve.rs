@@ -40,6 +40,7 @@ use crate::objects::mirror::Mirror;
 use crate::open::{App, exists};
 use crate::timeline::memory::Memory;
 use crate::timeline::model::Model;
+use crate::timeline::waits::Waits;
 
 use applications::folder::Folder;
 
@@ -79,6 +80,9 @@ const AGAIN_BOUNDS: (Duration, u64) = (Duration::from_secs(3600), 10_000);
 /// How long blocking work may delay the end of the process.
 const END_TIME: Duration = Duration::from_secs(5);
 
+/// Bytes of the waits of stages that are kept.
+const WAITS_BYTES: u64 = 32 << 20;
+
 /// A server's settings and cache.
 pub struct Server {
     pub(crate) settings: Settings,
@@ -87,6 +91,8 @@ pub struct Server {
     pub(crate) timelines: Cache<(PathBuf, (u64, i64)), Arc<Model>>,
     /// Memory over time of such applications, as long as the workers' files are the same, too.
     pub(crate) memories: Cache<MemoryKey, Arc<Memory>>,
+    /// Waits of the stages of such applications, as long as the same files are.
+    pub(crate) waits: Cache<MemoryKey, Arc<Waits>>,
     /// Applications whose findings are metrics.
     recent: metrics::Recent,
     answers: Arc<Semaphore>,
@@ -191,6 +197,10 @@ impl Server {
                 .weigher(|_, memory: &Arc<Memory>| {
                     u32::try_from(memory.bytes + 1024).unwrap_or(u32::MAX)
                 })
+                .build(),
+            waits: Cache::builder()
+                .max_capacity(WAITS_BYTES)
+                .weigher(|_, waits: &Arc<Waits>| u32::try_from(waits.bytes()).unwrap_or(u32::MAX))
                 .build(),
             listed: settings
                 .bucket

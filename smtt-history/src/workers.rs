@@ -1,7 +1,5 @@
 //! What the workers' daemons wrote about an application, read from their files.
 
-pub mod waits;
-
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Range;

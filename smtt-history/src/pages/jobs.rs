@@ -1,6 +1,7 @@
 //! The table of jobs: what Spark reports of them, and what their tasks, their stages, SQL and the workers add.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use maud::html;
 use serde::Deserialize;
@@ -12,11 +13,11 @@ use super::shown::Cell;
 use super::table::Column;
 use super::{Asked, Document};
 use crate::out::Kind;
+use crate::serve::Refusal;
 use crate::timeline::memory::peak::Peaks;
 use crate::timeline::model::Model;
 use crate::timeline::parts::{ALL, PARTS};
-use crate::workers::Files;
-use crate::workers::waits::WaitsOfTasks;
+use crate::timeline::waits::{Waited, Waits};
 
 /// Parts of the tasks' time in which they do no work for their job: key of the part, and title of the column.
 const LOST: [(&str, &str); 4] = [
@@ -41,25 +42,6 @@ struct Figures {
     lost: Option<[i64; LOST.len()]>,
     path: Option<String>,
     waited: Waited,
-}
-
-/// What workers saw of the tasks of a stage attempt or of a job, added up. Times are in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Waited {
-    /// Tasks that workers wrote about.
-    seen: Option<i64>,
-    cpu: Option<i64>,
-    faults: Option<i64>,
-    spills: Option<i64>,
-}
-
-impl Waited {
-    fn add(&mut self, more: Self) {
-        add(&mut self.seen, more.seen);
-        add(&mut self.cpu, more.cpu);
-        add(&mut self.faults, more.faults);
-        add(&mut self.spills, more.spills);
-    }
 }
 
 #[derive(Deserialize)]
@@ -137,36 +119,20 @@ fn parts(model: &Model) -> Vec<Option<[i64; PARTS]>> {
     all
 }
 
-/// What workers saw of the tasks of each stage attempt.
-fn waited(model: &Model, waits: &WaitsOfTasks) -> Vec<Waited> {
-    let number = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
-    let mut all = vec![Waited::default(); model.stages.len()];
-    for task in &model.tasks {
-        if let Some(waits) = waits.get(&task.id) {
-            all[task.stage as usize].add(Waited {
-                seen: Some(1),
-                cpu: waits.cpu.map(number),
-                faults: waits.faults.map(number),
-                spills: waits.spills.map(number),
+/// Waits of stages as the workers wrote them, and what is missing of them, in words.
+fn waits(asked: &Asked<'_>, model: &Model) -> (Option<Arc<Waits>>, Option<String>) {
+    match asked.server.waits(asked.app, model, asked.parameters) {
+        Ok(waits) => {
+            let missing = (waits.spans_left_out > 0).then(|| {
+                format!(
+                    "{} spans were not looked at: the time in spills and merges lacks theirs.",
+                    waits.spans_left_out
+                )
             });
+            (Some(waits), missing)
         }
-    }
-    all
-}
-
-/// Waits of tasks as the workers wrote them, and what is missing of them, in words.
-fn waits(asked: &Asked<'_>) -> (WaitsOfTasks, Option<String>) {
-    let user = asked.parameters.one("user").and_then(|it| it.parse().ok());
-    let store = &asked.server.settings.store;
-    let host = asked.parameters.one("host");
-    let files = Files::of(store, asked.app.identity(), user, host);
-    match files.and_then(|files| files.waits()) {
-        Ok((all, 0)) => (all, None),
-        Ok((all, cut)) => (
-            all,
-            Some(format!("{cut} rows of the workers had no place.")),
-        ),
-        Err(trouble) => (WaitsOfTasks::default(), Some(trouble.to_string())),
+        // What names paths of the machine is in the log.
+        Err(Refusal(_, text)) => (None, Some(text)),
     }
 }
 
@@ -204,8 +170,7 @@ fn figures(asked: &Asked<'_>) -> (HashMap<i64, Figures>, Option<String>) {
     let Ok(model) = asked.server.timeline(asked.app) else {
         return (all, None);
     };
-    let (waits, missing) = waits(asked);
-    let waited = waited(&model, &waits);
+    let (waits, missing) = waits(asked, &model);
     let memory = asked.server.memory(asked.app, &model, asked.parameters);
     let held = memory.map(|memory| Peaks::of(&memory)).unwrap_or_default();
     let parts = parts(&model);
@@ -225,7 +190,9 @@ fn figures(asked: &Asked<'_>) -> (HashMap<i64, Figures>, Option<String>) {
         let own = job.stages.iter().filter_map(|id| attempts.get(id));
         for at in own.flatten() {
             figures.peak = figures.peak.max(model.stages[*at].peak);
-            figures.waited.add(waited[*at]);
+            if let Some(waits) = &waits {
+                figures.waited.add(waits.stages[*at]);
+            }
             if let Some(parts) = &parts[*at] {
                 let sums = figures.lost.get_or_insert_default();
                 for (sum, part) in sums.iter_mut().zip(lost) {

@@ -84,10 +84,13 @@ async function ask() {
 async function refresh() {
   if (!answer || isAsking) return;
   const [end, isLast, isAll] = [answer.end, view.to >= answer.end, view.from <= 0 && view.to >= answer.end];
+  const [from, to] = [view.from, view.to];
   await ask();
   memory.refresh();
   const later = answer.end - end;
-  if (isLast && later > 0) move(isAll ? 0 : view.from + later, isAll ? answer.end + 1 : view.to + later, view.lane);
+  // The reader may have moved meanwhile.
+  const rests = view.from === from && view.to === to;
+  if (rests && isLast && later > 0) move(isAll ? 0 : view.from + later, isAll ? answer.end + 1 : view.to + later, view.lane);
   else show();
 }
 onRefresh(refresh);
