@@ -15,6 +15,9 @@ use crate::step::Steps;
 /// other uses.
 const PACKAGES: [&str; 4] = ["buildah", "libgpgme11", "libassuan0", "libdevmapper1.02.1"];
 
+/// Folders of `/usr/share` whose contents the base of an image has not.
+const READ: [&str; 4] = ["doc", "info", "locale", "man"];
+
 fn root(paths: &Paths) -> PathBuf {
     paths.cache.join("buildah")
 }
@@ -109,7 +112,8 @@ impl<'a> Images<'a> {
         command
     }
 
-    /// Puts the small Debian of the tests' containers into the store, under this name.
+    /// Puts the small Debian of the tests' containers into the store, under this name. As in Debian's slim images, what a
+    /// reader would read is left out.
     ///
     /// # Errors
     /// When set-up has not made it.
@@ -117,6 +121,7 @@ impl<'a> Images<'a> {
         let archive = self.folder.join("debian.tar");
         output(
             Command::new("tar")
+                .args(READ.map(|folder| format!("--exclude=./usr/share/{folder}/*")))
                 .args(["--one-file-system", "-cf"])
                 .arg(&archive)
                 .arg("-C")

@@ -134,7 +134,6 @@ fn the_containerfile_makes_an_image_that_pods_can_use() -> Result<()> {
             "/usr/bin/smtt-daemon --check",
             "/usr/sbin/smtt-daemon --check",
         ),
-        ("/etc/smtt/smtt.toml\n# ", "/etc/smtt.toml\n# "),
         ("smtt-${VERSION}-linux-*", "smtt_${VERSION}_linux_*"),
     ] {
         ensure!(text.contains(right), "{right}");
