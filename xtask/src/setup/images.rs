@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::{containers, debian};
 use crate::paths::Paths;
@@ -56,33 +56,32 @@ impl<'a> Images<'a> {
     /// An empty store in `folder`.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// When the folder cannot be written, or holds no store.
     pub fn new(paths: &'a Paths, folder: &'a Path) -> Result<Self> {
         let images = Self { paths, folder };
-        let at = |name: &str| folder.join(name).display().to_string();
-        for (name, text) in [
-            (
-                "storage.conf",
-                format!(
-                    "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
-                    at("images"),
-                    at("run")
-                ),
-            ),
-            // A name that is not in the store is an error.
-            (
-                "registries.conf",
-                "unqualified-search-registries = []\n".to_owned(),
-            ),
-            (
-                "policy.json",
-                "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}".to_owned(),
-            ),
-        ] {
-            let file = folder.join(name);
-            fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        // A name that is not in the store is an error.
+        let registries = "unqualified-search-registries = []\n";
+        images.write("registries.conf", registries)?;
+        let policy = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
+        images.write("policy.json", policy)?;
+        // Copies of whole images where layers cannot lie over each other: in a container, whose root does already.
+        for driver in ["overlay", "vfs"] {
+            let at = |name: &str| folder.join(name).display().to_string();
+            let (store, run) = (at(driver), at("run"));
+            let storage = format!(
+                "[storage]\ndriver = {driver:?}\ngraphroot = {store:?}\nrunroot = {run:?}\n"
+            );
+            images.write("storage.conf", &storage)?;
+            if output(&mut images.command("info")).is_ok() {
+                return Ok(images);
+            }
         }
-        Ok(images)
+        bail!("buildah has no store in {}", folder.display())
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let file = self.folder.join(name);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// A command of the program. Containers of it are run by Debian's runc, of the cache too, and have no network.
