@@ -16,8 +16,8 @@ use smtt_model::decode::{ConsumerUsed, Fact, Outcome, StageDescribed, TaskEnded,
 use smtt_model::state::Limits;
 
 use self::filled::{one_more, tick};
-use self::resident::{apply, begin, described, figure, peak, read, shared, within_memory};
-use self::served::{ask_all, served};
+use self::resident::{apply, ask_all, begin, described, figure, peak, read, shared, within_memory};
+use self::served::served;
 
 /// Rows of each kind that are offered for an executor: several times what the state takes.
 const ROWS_MAX: u64 = 600;

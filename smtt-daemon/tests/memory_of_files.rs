@@ -12,8 +12,8 @@ use smtt_model::state::Limits;
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::{Bounds, REST, Whose, Workers};
 
-use self::resident::{begin, figure, peak, shared};
-use self::served::{ask_all, served};
+use self::resident::{ask_all, begin, figure, peak, shared};
+use self::served::served;
 
 /// Memory of two answers at once. The unit's 256 MiB have room for it beside a full state.
 const EARLIER_MAX: u64 = 96 << 20;

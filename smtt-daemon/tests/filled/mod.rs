@@ -121,7 +121,7 @@ fn held(number: u64) -> Vec<Fact> {
             ..PageAllocated::default()
         }),
         Fact::MemoryReported(Box::new(MemoryReported {
-            examined: number % 2 == 0,
+            examined: number.is_multiple_of(2),
             overhead_is_default: true,
             figures: figures(number),
         })),
@@ -232,7 +232,7 @@ fn task(number: u64) -> Vec<Fact> {
 /// How a task and its worker end: every second one stays.
 fn ends(number: u64) -> Vec<Fact> {
     let id = number as u32;
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         return Vec::new();
     }
     vec![

@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smtt_daemon::shared::{DaemonInfo, Shared};
@@ -93,4 +96,36 @@ pub fn within_memory() {
     let peak = peak();
     println!("peak {} MiB", peak >> 20);
     assert!(peak < MEMORY_MAX, "the peak is {} MiB", peak >> 20);
+}
+
+/// Asks for all paths at once, `times` each, over the socket; and for metrics over the port.
+pub fn ask_all(
+    socket: &Path,
+    port: SocketAddr,
+    paths: &[&str],
+    times: usize,
+) -> Vec<(String, u16, u64)> {
+    std::thread::scope(|scope| {
+        let mut asked = Vec::new();
+        for path in paths.iter().copied() {
+            for _ in 0..times {
+                asked.push(scope.spawn(move || {
+                    let stream = UnixStream::connect(socket).expect("connected");
+                    let (status, bytes) = read(stream, path);
+                    (path.to_owned(), status, bytes)
+                }));
+            }
+        }
+        for _ in 0..times {
+            asked.push(scope.spawn(move || {
+                let stream = TcpStream::connect(port).expect("connected");
+                let (status, bytes) = read(stream, "/metrics");
+                ("port /metrics".to_owned(), status, bytes)
+            }));
+        }
+        let answers = asked
+            .into_iter()
+            .map(|answer| answer.join().expect("asked"));
+        answers.collect()
+    })
 }

@@ -1,8 +1,6 @@
 //! The listeners of a daemon, for tests that ask them as clients do.
-#![allow(dead_code, reason = "each test uses some of it")]
 
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,8 +9,6 @@ use smtt_daemon::server::{self, ControlSocket};
 use smtt_daemon::shared::Shared;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-
-use crate::resident::read;
 
 /// Runs `ask` against a server of the daemon, with the socket and the port of its listeners.
 pub fn served(shared: &Arc<Shared>, ask: impl FnOnce(&Path, SocketAddr)) {
@@ -35,36 +31,4 @@ pub fn served(shared: &Arc<Shared>, ask: impl FnOnce(&Path, SocketAddr)) {
     stop.send(true).expect("still served");
     let ended = runtime.block_on(ended).expect("no crash");
     ended.expect("served");
-}
-
-/// Asks for all paths at once, `times` each, over the socket; and for metrics over the port.
-pub fn ask_all(
-    socket: &Path,
-    port: SocketAddr,
-    paths: &[&str],
-    times: usize,
-) -> Vec<(String, u16, u64)> {
-    std::thread::scope(|scope| {
-        let mut asked = Vec::new();
-        for path in paths.iter().copied() {
-            for _ in 0..times {
-                asked.push(scope.spawn(move || {
-                    let stream = UnixStream::connect(socket).expect("connected");
-                    let (status, bytes) = read(stream, path);
-                    (path.to_owned(), status, bytes)
-                }));
-            }
-        }
-        for _ in 0..times {
-            asked.push(scope.spawn(move || {
-                let stream = TcpStream::connect(port).expect("connected");
-                let (status, bytes) = read(stream, "/metrics");
-                ("port /metrics".to_owned(), status, bytes)
-            }));
-        }
-        let answers = asked
-            .into_iter()
-            .map(|answer| answer.join().expect("asked"));
-        answers.collect()
-    })
 }
