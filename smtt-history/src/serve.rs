@@ -62,7 +62,7 @@ pub struct Settings {
     pub bucket: Option<Arc<Mirror>>,
 }
 
-/// Answers that are made at a time. Each may hold a stage's tasks.
+/// Answers that are made at a time, with the look for findings of [`metrics`]. Each may hold a stage's tasks.
 const ANSWERS: usize = 4;
 /// Imports at a time: each may take some hundred megabytes.
 const IMPORTS: usize = 2;

@@ -82,6 +82,10 @@ impl Site {
         done.expect("imports");
     }
 
+    pub(crate) const fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
     pub(crate) fn store(&self) -> std::path::PathBuf {
         self.server.settings.store.clone()
     }
@@ -93,15 +97,17 @@ impl Site {
         let answer = router(Arc::clone(&self.server)).oneshot(question).await;
         let answer = answer.expect("answers");
         let status = answer.status();
+        let (parts, body) = answer.into_parts();
+        let headers = parts.headers;
         let header = |name| {
-            let value = answer.headers().get(name);
+            let value = headers.get(name);
             value
                 .and_then(|value| value.to_str().ok())
                 .unwrap_or_default()
                 .to_owned()
         };
         let said = header(header::CONTENT_SECURITY_POLICY) + &header(header::LOCATION);
-        let body = to_bytes(answer.into_body(), 8 << 20).await.expect("reads");
+        let body = to_bytes(body, 8 << 20).await.expect("reads");
         (status, said, String::from_utf8_lossy(&body).into_owned())
     }
 }

@@ -1,10 +1,11 @@
-//! `/metrics`: the findings of applications that were opened lately, as Prometheus reads them, with the names and labels of
-//! the daemons' findings where these fit. A scrape opens no application.
+//! `/metrics`: the findings of applications that were opened lately, as Prometheus reads them. A scrape opens no application
+//! and looks for no findings: it has what one job in the background knows, which each scrape starts where none runs.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
@@ -13,11 +14,13 @@ use axum::response::{IntoResponse as _, Response};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use smtt_model::advise::{Saving, Severity};
+use smtt_store::read::ParquetError;
+use tokio::sync::Semaphore;
 
 use super::routes::{CountedText, finished, respond};
 use super::{Refusal, Server};
-use crate::advise::advise;
 use crate::advise::workers::Figures;
+use crate::advise::{Advice, advise};
 use crate::event::shortened;
 use crate::open::App;
 use crate::timeline::memory::read;
@@ -25,23 +28,43 @@ use crate::workers::Files;
 
 /// Applications of a scrape at most, and how long one is shown after it was last opened.
 const APPLICATIONS: (u64, Duration) = (100, Duration::from_secs(3600));
-/// Time of a scrape in which it looks for findings: those of further applications come with later scrapes.
-const TIME: Duration = Duration::from_secs(1);
+/// Pause of the job after each application, in times of what it took: the job takes a fifth of one CPU at most.
+const PAUSE: u32 = 4;
 /// Characters of an application's name.
 const NAME: usize = 300;
 
-/// Findings of one rule and severity: their number, and what they save together.
-type Same = BTreeMap<(&'static str, &'static str), (u64, Saving)>;
-
 /// State of an application's tables, and that of the workers' files.
 type Key = ((PathBuf, (u64, i64)), u64);
+
+/// Series of an application, as text.
+#[derive(Default)]
+struct Series {
+    findings: String,
+    savings: String,
+}
+
+/// What is known of an application.
+#[derive(Clone)]
+struct Known {
+    /// State of what the job looked at last. As long as it is the same, the result would be the same, too.
+    key: Key,
+    looked: Instant,
+    has_failed: bool,
+    /// The last ones: a look that fails leaves them.
+    series: Option<Arc<Series>>,
+}
 
 /// What the endpoint remembers.
 pub(super) struct Recent {
     /// Applications that were opened lately, by their names in the cache.
     opened: Cache<String, ()>,
-    /// Findings by the application's name, with the state of what they come from.
-    found: Cache<String, (Key, Arc<Same>)>,
+    known: Cache<String, Known>,
+    /// Whether the job runs.
+    is_looking: AtomicBool,
+    /// A scrape is made at a time. It waits for no other answer.
+    scrapes: Arc<Semaphore>,
+    #[cfg(test)]
+    probe: tests::Probe,
 }
 
 impl Default for Recent {
@@ -50,10 +73,14 @@ impl Default for Recent {
             .max_capacity(APPLICATIONS.0)
             .eviction_policy(EvictionPolicy::lru())
             .time_to_idle(APPLICATIONS.1);
-        let found = Cache::builder().max_capacity(APPLICATIONS.0 * 2);
+        let known = Cache::builder().max_capacity(APPLICATIONS.0 * 2);
         Self {
             opened: opened.build(),
-            found: found.eviction_policy(EvictionPolicy::lru()).build(),
+            known: known.eviction_policy(EvictionPolicy::lru()).build(),
+            is_looking: AtomicBool::new(false),
+            scrapes: Arc::new(Semaphore::new(1)),
+            #[cfg(test)]
+            probe: tests::Probe::default(),
         }
     }
 }
@@ -66,33 +93,120 @@ impl Recent {
         }
     }
 
-    /// Findings of an application: the last ones that are known where there is no time to look for others, or where its
-    /// tables are others now. Then the next question about it opens it again.
-    fn of(&self, server: &Server, name: &str, app: &App, has_time: bool) -> Option<Arc<Same>> {
-        let last = self.found.get(name);
-        if !app.is_current() {
-            return last.map(|(_, all)| all);
-        }
+    /// Applications that were opened lately and are in memory.
+    fn names(&self, server: &Server) -> Vec<Arc<String>> {
+        let opened = self.opened.iter().map(|(name, ())| name);
+        let mut names: Vec<_> = opened
+            .filter(|name| server.cache.contains_key(&**name))
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The application that the job looked at longest ago, those first that it never looked at; none of `done`.
+    fn next(&self, server: &Server, done: &HashSet<Arc<String>>) -> Option<Arc<String>> {
+        let names = self.names(server).into_iter();
+        names
+            .filter(|name| !done.contains(name))
+            .min_by_key(|name| self.known.get(&**name).map(|known| known.looked))
+    }
+
+    /// Looks for an application's findings, where its files changed since the last look.
+    fn look(&self, server: &Server, name: &str) -> Result<(), ParquetError> {
+        // Not with `get`, which would keep it in memory.
+        let Some((_, app)) = server.cache.iter().find(|(own, _)| **own == name) else {
+            return Ok(());
+        };
         let files = Files::of(&server.settings.store, app.identity(), None, None);
         let state = files.as_ref().map_or(0, read::state);
-        let key = (app.state_key(), state);
-        let is_same = last.as_ref().is_some_and(|(known, _)| *known == key);
-        if is_same || !has_time {
-            return last.map(|(_, all)| all);
+        let last = self.known.get(name);
+        let mut known = Known {
+            key: (app.state_key(), state),
+            looked: Instant::now(),
+            has_failed: false,
+            series: last.as_ref().and_then(|last| last.series.clone()),
+        };
+        let last = last.filter(|last| last.key == known.key);
+        known.has_failed = last.as_ref().is_some_and(|last| last.has_failed);
+        // Before the work: a failure, also a panic, is one for this state.
+        self.known.insert(name.to_owned(), known.clone());
+        if last.is_some() {
+            return Ok(());
         }
         // Without the workers' half the rules take bounds that are wider.
         let figures = files.map_or_else(|_| Figures::default(), |files| Figures::read(&files));
-        let advice = advise(app, figures).ok()?;
-        let mut all = Same::new();
-        for finding in advice.findings {
-            let severity = Severity::word(finding.severity);
-            let (count, saving) = all.entry((finding.rule, severity)).or_default();
-            *count += 1;
-            saving.add(&finding.saving);
+        #[cfg(test)]
+        self.probe.advises(name);
+        let advice = match advise(&app, figures) {
+            // The next question about it opens the tables that it has now.
+            Err(_) if !app.is_current() => return Ok(()),
+            advice => advice?,
+        };
+        known.series = Some(Arc::new(Series::of(&app, &advice)));
+        self.known.insert(name.to_owned(), known);
+        Ok(())
+    }
+
+    /// The last look at an application failed.
+    fn failed(&self, name: &str, error: &dyn Display) {
+        tracing::warn!(%error, "no findings of {name} for /metrics");
+        if let Some(known) = self.known.get(name) {
+            let has_failed = true;
+            let known = Known {
+                has_failed,
+                ..known
+            };
+            self.known.insert(name.to_owned(), known);
         }
-        let all = Arc::new(all);
-        self.found.insert(name.to_owned(), (key, Arc::clone(&all)));
-        Some(all)
+    }
+}
+
+/// The job, until it is dropped.
+struct Job(Arc<Server>);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.0.recent.is_looking.store(false, Ordering::Release);
+    }
+}
+
+impl Job {
+    /// Starts the job where none runs.
+    fn start(server: &Arc<Server>) {
+        if server.recent.is_looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        #[cfg(test)]
+        server.recent.probe.starts();
+        let job = Self(Arc::clone(server));
+        tokio::spawn(async move { job.run().await });
+    }
+
+    /// Looks at each application once, with pauses. A look has the permit of an answer: it may hold as much.
+    async fn run(&self) {
+        let mut done = HashSet::new();
+        for _ in 0..APPLICATIONS.0 {
+            let (server, recent) = (Arc::clone(&self.0), &self.0.recent);
+            let Some(name) = recent.next(&server, &done) else {
+                return;
+            };
+            done.insert(Arc::clone(&name));
+            let Ok(turn) = server.turn().await else {
+                return;
+            };
+            let begun = Instant::now();
+            let own = Arc::clone(&name);
+            let look = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                server.recent.look(&server, &own)
+            });
+            match look.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => recent.failed(&name, &error),
+                Err(error) => recent.failed(&name, &error),
+            }
+            tokio::time::sleep(begun.elapsed() * PAUSE).await;
+        }
     }
 }
 
@@ -111,43 +225,59 @@ fn name(app: &App) -> String {
     quoted(name.unwrap_or_default())
 }
 
-/// The text of a scrape.
-fn text(server: &Server) -> String {
-    let begun = Instant::now();
-    let open: HashMap<Arc<String>, Arc<App>> = server.cache.iter().collect();
-    let recent = server.recent.opened.iter();
-    let mut all: Vec<(Arc<String>, Arc<App>)> = recent
-        .filter_map(|(name, ())| open.get(&*name).map(|app| (name, Arc::clone(app))))
-        .collect();
-    all.sort_by(|left, right| left.0.cmp(&right.0));
-    let (mut findings, mut savings, mut unknown) = (String::new(), String::new(), 0);
-    let count = all.len();
-    for (own, app) in all {
-        let has_time = begun.elapsed() < TIME;
-        let Some(found) = server.recent.of(server, &own, &app, has_time) else {
-            unknown += 1;
-            continue;
-        };
-        let (id, name) = (quoted(app.id()), name(&app));
+impl Series {
+    /// Those of the findings of an application.
+    fn of(app: &App, advice: &Advice) -> Self {
+        // Findings of one rule and severity: their number, and what they save together.
+        let mut all: BTreeMap<(&str, &str), (u64, Saving)> = BTreeMap::new();
+        for finding in &advice.findings {
+            let severity = Severity::word(finding.severity);
+            let (count, saving) = all.entry((finding.rule, severity)).or_default();
+            *count += 1;
+            saving.add(&finding.saving);
+        }
+        let (id, name) = (quoted(app.id()), name(app));
         let attempt = app.attempt().map(quoted);
         let attempt = attempt.map_or_else(String::new, |it| {
             format!(",application_attempt_id=\"{it}\"")
         });
-        for ((rule, severity), (count, saving)) in &*found {
+        let mut series = Self::default();
+        for ((rule, severity), (count, saving)) in all {
             let labels = format!(
                 "rule=\"{rule}\",severity=\"{severity}\",application_id=\"{id}\",application_name=\"{name}\"{attempt}"
             );
-            let _ = writeln!(findings, "smtt_finding{{{labels}}} {count}");
+            let findings = &mut series.findings;
+            let _ = writeln!(findings, "smtt_history_finding{{{labels}}} {count}");
             for (end, seconds) in [
                 ("low", saving.low),
                 ("expected", saving.expected),
                 ("high", saving.high),
             ] {
                 let _ = writeln!(
-                    savings,
-                    "smtt_finding_saving_seconds{{{labels},end=\"{end}\"}} {seconds}"
+                    series.savings,
+                    "smtt_history_finding_saving_seconds{{{labels},end=\"{end}\"}} {seconds}"
                 );
             }
+        }
+        series
+    }
+}
+
+/// The text of a scrape.
+fn text(server: &Server) -> String {
+    let names = server.recent.names(server);
+    let mut all = Series::default();
+    let (mut failed, mut unchecked) = (0, 0);
+    for name in &names {
+        let known = server.recent.known.get(&**name);
+        let has_failed = known.as_ref().is_some_and(|known| known.has_failed);
+        failed += usize::from(has_failed);
+        match known.and_then(|known| known.series) {
+            Some(series) => {
+                all.findings.push_str(&series.findings);
+                all.savings.push_str(&series.savings);
+            }
+            None => unchecked += usize::from(!has_failed),
         }
     }
     let version = env!("CARGO_PKG_VERSION");
@@ -160,22 +290,27 @@ fn text(server: &Server) -> String {
         (
             "smtt_history_applications_recent",
             "Applications that were opened within the last hour and are still in memory, at most 100",
-            format!("smtt_history_applications_recent {count}\n"),
+            format!("smtt_history_applications_recent {}\n", names.len()),
         ),
         (
             "smtt_history_applications_unchecked",
-            "Those of smtt_history_applications_recent whose findings are not known yet: a scrape looks for some of them",
-            format!("smtt_history_applications_unchecked {unknown}\n"),
+            "Those of smtt_history_applications_recent whose findings are not known yet: a job in the background looks for them",
+            format!("smtt_history_applications_unchecked {unchecked}\n"),
         ),
         (
-            "smtt_finding",
+            "smtt_history_applications_failed",
+            "Those of smtt_history_applications_recent whose tables could not be read at the last look: findings of before stay",
+            format!("smtt_history_applications_failed {failed}\n"),
+        ),
+        (
+            "smtt_history_finding",
             "Findings of smtt-history advise with these labels (docs/HISTORY.md), of recent applications",
-            findings,
+            all.findings,
         ),
         (
-            "smtt_finding_saving_seconds",
+            "smtt_history_finding_saving_seconds",
             "Seconds that the remedies of these findings would save: expected, and the low and high end of their interval",
-            savings,
+            all.savings,
         ),
     ]
     .into_iter()
@@ -186,16 +321,18 @@ fn text(server: &Server) -> String {
 
 /// Answers a scrape.
 pub(super) async fn metrics(State(server): State<Arc<Server>>) -> Response {
-    let turn = server.turn().await;
-    let made = turn.map(|turn| {
+    let turn = Arc::clone(&server.recent.scrapes).acquire_owned().await;
+    let made = turn.map_err(Refusal::failed).map(|turn| {
         let server = Arc::clone(&server);
         tokio::task::spawn_blocking(move || (Ok::<_, Refusal>(text(&server)), turn))
     });
-    let (text, _turn) = finished(made).await;
+    let (text, turn) = finished(made).await;
+    Job::start(&server);
     let text = match text {
         Ok(text) => CountedText::bytes(text, &server.bodies).await,
         Err(refusal) => Err(refusal),
     };
+    drop(turn);
     match text {
         Ok(text) => {
             let kind = "text/plain; version=0.0.4; charset=utf-8";
@@ -206,98 +343,4 @@ pub(super) async fn metrics(State(server): State<Arc<Server>>) -> Response {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::made::{Made, Stage, Task};
-    use crate::pages::tests::{HOSTILE, Site, log};
-
-    /// An application with one task that is far longer than the others.
-    fn sick(id: &str) -> String {
-        let mut tasks = vec![Task::new(2000, 1_000_000); 64];
-        tasks[40].run = 60_000;
-        let mut made = Made::new(id, vec![Stage::new("map", tasks)]);
-        made.name = format!("{HOSTILE}\n\\");
-        made.log().0
-    }
-
-    #[tokio::test]
-    async fn findings_of_opened_applications_are_series_and_a_scrape_opens_none() {
-        let site = Site::new(&[sick("app-1"), sick("app-2"), log("app-3", "")]);
-        let (status, _, text) = site.get("/metrics").await;
-        assert_eq!(status.as_u16(), 200);
-        assert!(
-            text.contains("smtt_history_applications_recent 0\n"),
-            "{text}"
-        );
-        assert!(!text.contains("smtt_finding"), "{text}");
-        // Of those that were opened, by any path.
-        site.get("/applications/app-1/jobs").await;
-        site.get("/api/v1/applications/app-3/stages").await;
-        let (_, _, text) = site.get("/metrics").await;
-        assert!(
-            text.contains("smtt_history_applications_recent 2\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("smtt_history_applications_unchecked 0\n"),
-            "{text}"
-        );
-        let found = |name: &str| -> Vec<&str> {
-            let all = text.lines().filter(|line| line.starts_with(name));
-            all.collect()
-        };
-        let name = "<script>alert(1)</script>\\\\\\\" onx='&amp;\\n\\\\";
-        let labels = format!("application_id=\"app-1\",application_name=\"{name}\"");
-        let one = found("smtt_finding{rule=\"skew\",severity=\"high\"");
-        assert_eq!(one.len(), 1, "{text}");
-        assert!(
-            one[0].contains(&labels) && one[0].ends_with("} 1"),
-            "{text}"
-        );
-        // As the findings of the REST API say.
-        let (_, _, json) = site.get("/smtt/v1/applications/app-1/advice").await;
-        let json: serde_json::Value = serde_json::from_str(&json).expect("is JSON");
-        let saving = &json["findings"][0]["saving"];
-        assert_eq!(json["findings"][0]["rule"], "skew");
-        for end in ["low", "expected", "high"] {
-            let series = found("smtt_finding_saving_seconds{rule=\"skew\"");
-            let series = series
-                .iter()
-                .find(|it| it.contains(&format!("end=\"{end}\"}}")));
-            let value = series
-                .and_then(|it| it.rsplit(' ').next())
-                .expect("is a series");
-            let value: f64 = value.parse().expect("is a number");
-            assert!(
-                (value - saving[end].as_f64().unwrap_or(-1.0)).abs() < 1e-9,
-                "{end}: {text}"
-            );
-        }
-        assert!(!text.contains("app-2"), "{text}");
-        assert!(
-            !text.contains("smtt_finding{rule=\"skew\",severity=\"high\",application_id=\"app-3\""),
-            "{text}"
-        );
-    }
-    #[tokio::test]
-    async fn what_is_known_of_an_application_stays_until_it_is_opened_again() {
-        let site = Site::new(&[sick("app-1")]);
-        site.get("/api/v1/applications/app-1/jobs").await;
-        let (_, _, text) = site.get("/metrics").await;
-        assert!(text.contains("smtt_finding{rule=\"skew\""), "{text}");
-        // Its log went on, and nothing is late any more.
-        let healthy = Made::new(
-            "app-1",
-            vec![Stage::new("map", vec![Task::new(2000, 1); 64])],
-        );
-        site.replace(&healthy.log().0);
-        let (_, _, text) = site.get("/metrics").await;
-        assert!(text.contains("smtt_finding{rule=\"skew\""), "{text}");
-        site.get("/api/v1/applications/app-1/jobs").await;
-        let (_, _, text) = site.get("/metrics").await;
-        assert!(!text.contains("rule=\"skew\""), "{text}");
-        assert!(
-            text.contains("smtt_history_applications_unchecked 0\n"),
-            "{text}"
-        );
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -11,11 +12,14 @@ use smtt_history::log::Bounds;
 use xtask::event_log::{self, ID, Shape};
 use xtask::http::get;
 use xtask::paths::Paths;
+use xtask::process::wait_for;
 use xtask::setup::prometheus::programs;
 
 use super::Site;
 
 const SICK: &str = "app-20260922000000-0003";
+/// Until the job has looked at the applications of this site, with its pauses.
+const LIMIT: Duration = Duration::from_secs(60);
 const SHAPE: Shape = Shape {
     tasks: 256,
     stages: 1,
@@ -52,10 +56,13 @@ pub(super) fn findings(paths: &Paths, site: &Site, folder: &Path) -> Result<()> 
     let rules = "[...document.querySelectorAll('#findings tbody tr')].map((row) => row.cells[1].textContent + ' ' + row.cells[2].textContent).sort().join()";
     let shown = site.text(rules)?;
     ensure!(!shown.is_empty(), "the application has no finding");
-    let text = get(site.port, "/metrics")?;
-    let own = text
-        .lines()
-        .filter(|line| line.starts_with("smtt_finding{") && line.contains(SICK));
+    // A scrape has what is known, and starts the job that looks for more.
+    let has = |line: &str| line.starts_with("smtt_history_finding{") && line.contains(SICK);
+    let text = wait_for("a scrape has the findings", LIMIT, || {
+        let text = get(site.port, "/metrics")?;
+        Ok(text.lines().any(has).then_some(text))
+    })?;
+    let own = text.lines().filter(|line| has(line));
     let mut found: Vec<String> = Vec::new();
     for line in own {
         let label = |name: &str| {
