@@ -1,3 +1,5 @@
+//! Scrapes and their job: one at a time, whose looks fail, take long or come from hostile logs.
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
