@@ -85,6 +85,23 @@ fn secured(more: &str) -> tempfile::TempDir {
 const PROTECTED: [&str; 4] = ["--web.config.file", "web.yml", "--token-file", "tokens"];
 const ANN: [&str; 4] = ["--cacert", "authority.crt", "--user", "ann:secret"];
 
+/// Asks until the job behind `/metrics` has looked at the application: from then on all scrapes are the same.
+fn know(server: &Server, credentials: &[&str]) {
+    let paths = ["api/v1/applications/app-1", "metrics"];
+    let counts =
+        ["recent 1\n", "unchecked 0\n"].map(|it| format!("smtt_history_applications_{it}"));
+    let begun = Instant::now();
+    loop {
+        let answers = server.ask_all(&paths, credentials);
+        let metrics = &answers[1].body;
+        if counts.iter().all(|it| metrics.contains(it)) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{metrics}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn every_path_needs_credentials_and_then_answers_as_without_protection() {
     let folder = secured("");
@@ -98,6 +115,8 @@ fn every_path_needs_credentials_and_then_answers_as_without_protection() {
         "{}",
         guarded.url
     );
+    know(&open, &[]);
+    know(&guarded, &ANN);
     let plain = open.ask_all(&PATHS, &[]);
     let found = plain.iter().filter(|answer| answer.status == 200).count();
     assert!(found >= PATHS.len() - 5, "{found} answers");
