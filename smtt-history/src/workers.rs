@@ -63,14 +63,34 @@ pub struct Files(Vec<WorkerFile>);
 
 /// Rows whose flag is set, as ranges.
 pub(crate) fn ranges(flags: impl Iterator<Item = bool>) -> Vec<Range<u64>> {
+    joined((0..).zip(flags).filter(|it| it.1).map(|it| it.0))
+}
+
+/// Ascending rows, as ranges.
+fn joined(rows: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
-    for (row, _) in (0..).zip(flags).filter(|(_, flag)| *flag) {
+    for row in rows {
         match all.last_mut() {
             Some(range) if range.end == row => range.end += 1,
             _ => all.push(row..row + 1),
         }
     }
     all
+}
+
+/// The numbers with which the id of a document begins: stage and attempt (`STAGE.ATTEMPT.EXECUTOR.PID`), or an RDD
+/// (`RDD.EXECUTOR.PID`). `None` where it does not have them: then only the document says what it belongs to.
+#[must_use]
+pub fn leading<const N: usize>(id: &str) -> Option<[i64; N]> {
+    // The executor and the process end each id.
+    if id.split('.').count() < N + 2 {
+        return None;
+    }
+    let mut numbers = [0; N];
+    for (number, part) in numbers.iter_mut().zip(id.split('.')) {
+        *number = part.parse().ok()?;
+    }
+    Some(numbers)
 }
 
 /// The reader of a file; `None` where its daemon has removed it to make room for others.
@@ -155,23 +175,59 @@ impl Files {
     /// # Errors
     /// When a file cannot be read, or they are too many.
     pub fn documents(&self, kind: &str) -> Result<Vec<Document>, Trouble> {
-        let mut left = BYTES;
-        let mut all = self.read(REST.name, "id", &mut left, |reader| {
-            let kinds = kinds(reader)?;
-            Ok(ranges(kinds.iter().map(|it| it.as_deref() == Some(kind))))
-        })?;
-        if Ended::matters(kind) {
-            let ended = self.ended(&mut left)?;
-            all.retain(|document| {
-                let of_run = ended.get(&(document.host.as_str(), document.run));
-                let fields = document.json.as_object();
-                document.part > 0
-                    || !of_run
-                        .zip(fields)
-                        .is_some_and(|(ended, it)| ended.has_that_of(it))
-            });
-        }
+        let mut all = Vec::new();
+        self.each(kind, None, &mut |document| all.push(document))?;
         Ok(all)
+    }
+
+    /// Gives each document of a kind, as [`Self::documents`], whose id `has` chooses; returns their bytes. The others are
+    /// neither read nor counted.
+    ///
+    /// # Errors
+    /// As [`Self::documents`]; some may have been given before.
+    pub fn documents_with(
+        &self,
+        kind: &str,
+        has: &dyn Fn(&str) -> bool,
+        each: &mut dyn FnMut(Document),
+    ) -> Result<usize, Trouble> {
+        self.each(kind, Some(has), each)
+    }
+
+    fn each(
+        &self,
+        kind: &str,
+        has: Option<&dyn Fn(&str) -> bool>,
+        each: &mut dyn FnMut(Document),
+    ) -> Result<usize, Trouble> {
+        let mut left = BYTES;
+        let ended = if Ended::matters(kind) {
+            self.ended(&mut left)?
+        } else {
+            BTreeMap::new()
+        };
+        let before = left;
+        let select = |reader: &Reader| {
+            let kinds = kinds(reader)?;
+            let rows = ranges(kinds.iter().map(|it| it.as_deref() == Some(kind)));
+            let Some(has) = has else {
+                return Ok(rows);
+            };
+            let chosen = reader.texts_as("id", &rows, &|id| has(&String::from_utf8_lossy(id)))?;
+            let all = rows.into_iter().flatten().zip(chosen);
+            let all = all.filter(|(_, is_chosen)| *is_chosen == Some(true));
+            Ok(joined(all.map(|(row, _)| row)))
+        };
+        self.read_each(REST.name, "id", &mut left, select, &mut |document| {
+            let of_run = ended.get(&(document.host.as_str(), document.run));
+            let fields = document.json.as_object();
+            let replaced = of_run.zip(fields);
+            let is_replaced = replaced.is_some_and(|(ended, it)| ended.has_that_of(it));
+            if document.part > 0 || !is_replaced {
+                each(document);
+            }
+        })?;
+        Ok(before - left)
     }
 
     /// Executors whose last documents are in a part of their own, by host and run, of the runs that have a part 0.
@@ -256,6 +312,19 @@ impl Files {
         select: impl Fn(&Reader) -> Result<Vec<Range<u64>>, Trouble>,
     ) -> Result<Vec<Document>, Trouble> {
         let mut all = Vec::new();
+        self.read_each(table, id, left, select, &mut |document| all.push(document))?;
+        Ok(all)
+    }
+
+    /// Gives each document of the rows that `select` has of a file. Texts and ids take their bytes from `left`.
+    fn read_each(
+        &self,
+        table: &'static str,
+        id: &str,
+        left: &mut usize,
+        select: impl Fn(&Reader) -> Result<Vec<Range<u64>>, Trouble>,
+        each: &mut dyn FnMut(Document),
+    ) -> Result<(), Trouble> {
         for file in self.of_table(table) {
             let Some(reader) = opened(file)? else {
                 continue;
@@ -276,7 +345,7 @@ impl Files {
                 // Documents of a few bytes are bounded in number by their place in memory.
                 let own = size_of::<Document>();
                 *left = left.checked_sub(own).ok_or(Trouble::TooLarge)?;
-                all.push(Document {
+                each(Document {
                     uid: file.uid,
                     host: file.name.host.clone(),
                     run: file.name.run,
@@ -287,7 +356,7 @@ impl Files {
                 });
             }
         }
-        Ok(all)
+        Ok(())
     }
 }
 

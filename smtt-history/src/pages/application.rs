@@ -11,6 +11,7 @@ use super::shown::{Cell, facts};
 use super::{Asked, Document, document};
 use crate::open::App;
 use crate::out::Kind;
+use crate::serve::Refusal;
 use crate::serve::routes::application;
 use crate::workers::Files;
 
@@ -113,9 +114,9 @@ fn workers(asked: &Asked<'_>) -> Markup {
     let store = &asked.server.settings.store;
     let user = asked.parameters.one("user");
     let number = user.and_then(|it| it.parse().ok());
-    let files = match Files::of(store, asked.app.identity(), number, None) {
+    let files = match Files::of(store, asked.app.identity(), number, None).map_err(Refusal::from) {
         Ok(files) => files,
-        Err(trouble) => return html! { p.soft { (super::shown::cut(&trouble.to_string())) } },
+        Err(refusal) => return html! { p.soft { (super::shown::cut(&refusal.1)) } },
     };
     let hosts: BTreeSet<&str> = files.all().iter().map(|it| it.name.host.as_str()).collect();
     let of_user = user.map_or_else(String::new, |user| format!("?user={}", quoted(user)));

@@ -50,8 +50,8 @@ struct Rdd {
 struct Chain {
     rdds: BTreeMap<i64, Rdd>,
     left_out: u64,
-    /// Why the workers' half is missing.
-    unread: Option<String>,
+    /// What of the workers' half is missing, and why.
+    missing: BTreeSet<String>,
 }
 
 fn texts(value: &Value) -> Vec<String> {
@@ -103,20 +103,17 @@ impl Chain {
         let mut chain = Self {
             rdds: rdds(&json).collect(),
             left_out: json["rddsLeftOut"].as_u64().unwrap_or_default(),
-            unread: None,
+            missing: BTreeSet::new(),
         };
         chain.read_stages(asked, &json);
         let number = |text: &str| text.parse().unwrap_or(-1);
-        match measured(asked, (number(id), number(attempt))) {
-            Ok((mut all, mut in_stage)) => {
-                for (id, rdd) in &mut chain.rdds {
-                    rdd.measured = all.remove(id);
-                    rdd.in_stage = in_stage.remove(id);
-                }
-            }
-            // The page has Spark's half.
-            Err(trouble) => chain.unread = Some(trouble.to_string()),
+        let ids = chain.rdds.keys().copied().collect();
+        let mut found = measured(asked, (number(id), number(attempt)), &ids);
+        for (id, rdd) in &mut chain.rdds {
+            rdd.measured = found.whole.remove(id);
+            rdd.in_stage = found.in_stage.remove(id);
         }
+        chain.missing = found.missing;
         Some(chain)
     }
 
@@ -249,7 +246,7 @@ pub(super) fn section(asked: &Asked<'_>, id: &str, attempt: &str) -> Markup {
         @if skip > 0 { p.soft { "The picture has the last " (DRAWN) " RDDs, the table all." } }
         @if chain.left_out > 0 { p.soft { (chain.left_out) " earlier RDDs are left out." } }
         (table(asked, &chain))
-        @if let Some(trouble) = &chain.unread { p.empty { "What the workers measured of these RDDs is missing: " (cut(trouble)) } }
+        @for what in &chain.missing { p.empty { (cut(what)) } }
         @if chain.rdds.values().any(|rdd| rdd.measured.is_some() || rdd.in_stage.is_some()) { (measured::notes()) }
     }
 }

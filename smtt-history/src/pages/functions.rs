@@ -106,13 +106,12 @@ pub(super) fn sections(asked: &Asked<'_>, id: i64, executor: &str) -> Result<Mar
         asked.parameters.one("host"),
     );
     let executor = Some(executor).filter(|it| !it.is_empty());
-    let found = match files.and_then(|files| files.task(id, executor)) {
+    let found = files.and_then(|files| files.task(id, executor));
+    let found = match found.map_err(Refusal::from) {
         Ok(found) => found,
         // The page has Spark's half.
-        Err(trouble) => {
-            return Ok(
-                html! { h2 id="functions" { "Functions" } p.empty { (cut(&trouble.to_string())) } },
-            );
+        Err(refusal) => {
+            return Ok(html! { h2 id="functions" { "Functions" } p.empty { (cut(&refusal.1)) } });
         }
     };
     let Some(OfTask {

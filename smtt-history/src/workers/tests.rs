@@ -79,6 +79,42 @@ fn many_short_documents_are_bounded_in_number() {
 }
 
 #[test]
+fn only_documents_whose_id_is_chosen_are_read() {
+    let mut batch = Batch::new(&REST);
+    let text = format!(r#"{{"rdds":["{}"]}}"#, "x".repeat(1000));
+    let mut push = |id: &str| batch.push(&["stage", id, &text].map(Cell::Text));
+    for stage in 0..200 {
+        for executor in 0..5 {
+            push(&format!("{stage}.0.{executor}.77"));
+        }
+    }
+    // An attempt whose number begins as this one, an executor's name with dots, and ids that have no stage.
+    let others = ["17.01x.1.1", "17.10.1.1", "17.0.a.b.1", "3.77", "", "17.0"];
+    others.iter().for_each(|id| push(id));
+    let (_folder, files) = files(&batch);
+    let read = |key: [i64; 2]| {
+        let mut ids = Vec::new();
+        let has = |id: &str| leading(id).is_none_or(|numbers| numbers == key);
+        let bytes = files.documents_with("stage", &has, &mut |it| ids.push(it.id));
+        (bytes.expect("reads"), ids)
+    };
+    let (bytes, ids) = read([17, 0]);
+    let known: Vec<String> = (0..5).map(|it| format!("17.0.{it}.77")).collect();
+    let unknown = ["17.01x.1.1", "17.0.a.b.1", "3.77", "", "17.0"].map(str::to_owned);
+    assert_eq!(ids, [&known[..], &unknown[..]].concat());
+    let own: usize = ids
+        .iter()
+        .map(|id| id.len() + text.len() + size_of::<Document>())
+        .sum();
+    assert_eq!(bytes, own);
+    assert_eq!(read([17, 10]).1.len(), 1 + 4);
+    assert_eq!(
+        files.documents("stage").expect("reads").len(),
+        1000 + others.len()
+    );
+}
+
+#[test]
 fn an_executor_that_ended_before_a_kill_has_its_last_documents() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let any = Bounds {

@@ -1,15 +1,18 @@
 //! What the workers' daemons measured of RDDs, added up over executors: within a stage attempt, where the rows have that, and in
 //! the whole application.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::super::shown::{Cell, bytes, count};
 use super::Asked;
+use crate::out::Kind;
+use crate::serve::Refusal;
 use crate::timeline::memory::Memory;
-use crate::workers::{Files, Trouble};
+use crate::timeline::model::Model;
+use crate::workers::{Files, leading};
 
 /// What the daemon reports of an RDD on one executor.
 #[derive(Debug, Default, Deserialize)]
@@ -67,6 +70,8 @@ pub(super) const COLUMNS: [Shown; 7] = [
 /// What the daemon reports of a stage attempt on one executor.
 #[derive(Debug, Deserialize)]
 struct StageDocument {
+    #[serde(default)]
+    executor_id: Option<String>,
     stage_id: Option<i64>,
     stage_attempt: Option<i64>,
     #[serde(default)]
@@ -177,36 +182,106 @@ impl Measured {
 /// Figures of RDDs by their ids.
 type ById<Of> = BTreeMap<i64, Of>;
 
-/// Figures of all RDDs that the workers know, in the whole application and within a stage attempt.
-pub(super) fn measured(
-    asked: &Asked<'_>,
-    stage: (i64, i64),
-) -> Result<(ById<Measured>, ById<InStage>), Trouble> {
+/// What the workers know of the RDDs of a stage.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Figures of the whole application.
+    pub whole: ById<Measured>,
+    /// Those within the stage attempt.
+    pub in_stage: ById<InStage>,
+    /// What is missing, and why.
+    pub missing: BTreeSet<String>,
+}
+
+/// Executors of an attempt of an application. Attempts whose marker names none have one folder of the workers' files, and in
+/// each of them stages and RDDs are counted from 0.
+struct Executors<'a>(BTreeSet<&'a str>);
+
+impl<'a> Executors<'a> {
+    fn of(asked: &Asked<'a>, model: &'a Model) -> Self {
+        let known = asked.app.all(Kind::Executor).iter();
+        let known = known.map(|(id, _)| id.as_str());
+        Self(
+            known
+                .chain(model.executors.iter().map(|it| it.id.as_str()))
+                .collect(),
+        )
+    }
+
+    /// Whether a row is of one of them. A row that names no executor may be.
+    fn have(&self, executor: Option<&str>) -> bool {
+        executor.is_none_or(|id| self.0.contains(id))
+    }
+}
+
+/// Figures of RDDs, in the whole application and within a stage attempt. Trouble with one source leaves the others.
+pub(super) fn measured(asked: &Asked<'_>, stage: (i64, i64), rdds: &BTreeSet<i64>) -> Found {
+    let mut found = Found::default();
+    let mut miss = |what: &str, refusal: Refusal| {
+        let what = format!(
+            "What the workers measured of these RDDs {what} is missing: {}",
+            refusal.1
+        );
+        found.missing.insert(what);
+    };
     let user = asked.parameters.one("user").and_then(|it| it.parse().ok());
     let store = &asked.server.settings.store;
     let host = asked.parameters.one("host");
-    let files = Files::of(store, asked.app.identity(), user, host)?;
-    let documents = files.documents("stage")?.into_iter();
-    let mut in_stage = sums_in_stage(
-        documents.filter_map(|it| serde_json::from_value::<StageDocument>(it.json).ok()),
-        stage,
-    );
-    hold(asked, stage, &mut in_stage);
-    let rows = files.documents("rdd")?.into_iter().filter_map(|document| {
-        let row: Row = serde_json::from_value(document.json).ok()?;
-        Some((document.host, row))
-    });
-    Ok((sums(rows), in_stage))
+    let of_app = Files::of(store, asked.app.identity(), user, host).map_err(Refusal::from);
+    let (files, model) = match of_app.and_then(|it| Ok((it, asked.server.timeline(asked.app)?))) {
+        Ok(both) => both,
+        Err(refusal) => {
+            miss("in the stage and in the application", refusal);
+            return found;
+        }
+    };
+    if files.is_empty() {
+        return found;
+    }
+    let executors = Executors::of(asked, &model);
+    let mut in_stage = match in_stage(&files, stage, &executors) {
+        Ok((sums, _)) => sums,
+        Err(refusal) => {
+            miss("in this stage, page faults and page walks,", refusal);
+            ById::new()
+        }
+    };
+    if let Err(refusal) = hold(asked, &model, stage, &executors, &mut in_stage) {
+        miss("in this stage, memory,", refusal);
+    }
+    let whole = match whole(&files, rdds, &executors) {
+        Ok(sums) => sums,
+        Err(refusal) => {
+            miss("in the whole application", refusal);
+            ById::new()
+        }
+    };
+    (found.whole, found.in_stage) = (whole, in_stage);
+    found
 }
 
-/// Adds up the rows of a stage attempt.
-fn sums_in_stage(
-    documents: impl Iterator<Item = StageDocument>,
+/// Adds up the rows of a stage attempt; returns how many bytes of documents were read, too.
+fn in_stage(
+    files: &Files,
     stage: (i64, i64),
-) -> ById<InStage> {
+    executors: &Executors<'_>,
+) -> Result<(ById<InStage>, usize), Refusal> {
     let mut all: ById<InStage> = BTreeMap::new();
-    let own = documents.filter(|it| it.stage_id.zip(it.stage_attempt) == Some(stage));
-    for row in own.flat_map(|it| it.rdds) {
+    let has = |id: &str| leading(id).is_none_or(|[id, attempt]| (id, attempt) == stage);
+    let bytes = files.documents_with("stage", &has, &mut |it| {
+        let Ok(document) = serde_json::from_value::<StageDocument>(it.json) else {
+            return;
+        };
+        let is_own = document.stage_id.zip(document.stage_attempt) == Some(stage);
+        if is_own && executors.have(document.executor_id.as_deref()) {
+            add_in_stage(document, &mut all);
+        }
+    })?;
+    Ok((all, bytes))
+}
+
+fn add_in_stage(document: StageDocument, all: &mut ById<InStage>) {
+    for row in document.rdds {
         let Some(id) = row.rdd_id else {
             continue;
         };
@@ -216,37 +291,46 @@ fn sums_in_stage(
         add(&mut of.write, row.page_faults_write);
         add(&mut of.walks, row.page_walk_samples);
     }
-    all
 }
 
 /// Adds what executors held of each RDD while tasks of the stage attempt ran.
-fn hold(asked: &Asked<'_>, stage: (i64, i64), all: &mut ById<InStage>) {
-    let Ok(model) = asked.server.timeline(asked.app) else {
-        return;
-    };
+fn hold(
+    asked: &Asked<'_>,
+    model: &Model,
+    stage: (i64, i64),
+    executors: &Executors<'_>,
+    all: &mut ById<InStage>,
+) -> Result<(), Refusal> {
     let key = |(id, attempt): (i32, i32)| (i64::from(id), i64::from(attempt));
     let at = model.stages.iter().position(|it| key(it.key) == stage);
     let Some(at) = at else {
-        return;
+        return Ok(());
     };
     let own = || model.tasks.iter().filter(|task| task.stage as usize == at);
     let from = own().map(|task| task.launch).min();
     let to = own().map(crate::timeline::model::Task::end).max();
     let Some((from, to)) = from.zip(to) else {
-        return;
+        return Ok(());
     };
-    if let Ok(memory) = asked.server.memory(asked.app, &model, asked.parameters) {
-        held_between(&memory, (from, to), all);
-    }
+    let memory = asked.server.memory(asked.app, model, asked.parameters)?;
+    held_between(&memory, (from, to), executors, all);
+    Ok(())
 }
 
 /// An executor by its worker and process, and an RDD.
 type OnExecutor<'a> = (&'a str, u32, i64);
 
 /// Peaks of executors within a time, added up; those of two runs of a daemon are of one executor.
-fn held_between(memory: &Memory, (from, to): (i64, i64), all: &mut ById<InStage>) {
+fn held_between(
+    memory: &Memory,
+    (from, to): (i64, i64),
+    executors: &Executors<'_>,
+    all: &mut ById<InStage>,
+) {
     let mut peaks: BTreeMap<OnExecutor<'_>, (u64, u64)> = BTreeMap::new();
-    for history in &memory.histories {
+    let histories = memory.histories.iter();
+    let own = histories.filter(|it| it.executor.is_empty() || executors.have(Some(&it.executor)));
+    for history in own {
         let within = |it: &&crate::timeline::memory::Moment| it.at <= to && it.until > from;
         for point in history
             .moments
@@ -275,13 +359,23 @@ fn held_between(memory: &Memory, (from, to): (i64, i64), all: &mut ById<InStage>
 /// An executor's process: host of the worker, process id, and Spark's id of the executor.
 type Process = (String, u32, Option<String>);
 
-/// Adds up rows: counts over the runs of a daemon, and peaks over executors, of which the runs have the same memory.
-fn sums(rows: impl Iterator<Item = (String, Row)>) -> BTreeMap<i64, Measured> {
-    let mut all: BTreeMap<i64, Measured> = BTreeMap::new();
+/// Adds up the rows of some RDDs: counts over the runs of a daemon, and peaks over executors, of which the runs have the same
+/// memory.
+fn whole(
+    files: &Files,
+    rdds: &BTreeSet<i64>,
+    executors: &Executors<'_>,
+) -> Result<ById<Measured>, Refusal> {
+    let mut all: ById<Measured> = BTreeMap::new();
     let mut peaks: BTreeMap<(i64, Process), (u64, u64)> = BTreeMap::new();
-    for (host, row) in rows {
-        let Some(id) = row.rdd_id else {
-            continue;
+    let has = |id: &str| leading(id).is_none_or(|[rdd]| rdds.contains(&rdd));
+    files.documents_with("rdd", &has, &mut |document| {
+        let Ok(row) = serde_json::from_value::<Row>(document.json) else {
+            return;
+        };
+        let id = row.rdd_id.filter(|id| rdds.contains(id));
+        let Some(id) = id.filter(|_| executors.have(row.executor_id.as_deref())) else {
+            return;
         };
         let of = all.entry(id).or_default();
         of.written = of.written.saturating_add(row.blocks_stored);
@@ -289,17 +383,17 @@ fn sums(rows: impl Iterator<Item = (String, Row)>) -> BTreeMap<i64, Measured> {
         add(&mut of.read, row.block_reads);
         add(&mut of.faults, row.page_faults);
         add(&mut of.walks, row.page_walk_samples);
-        let peak = peaks.entry((id, (host, row.pid, row.executor_id)));
+        let peak = peaks.entry((id, (document.host, row.pid, row.executor_id)));
         let peak = peak.or_default();
         peak.0 = peak.0.max(row.storage_memory_peak_bytes);
         peak.1 = peak.1.max(row.execution_memory_peak_bytes);
-    }
+    })?;
     for ((id, ..), (held, execution)) in peaks {
         let of = all.entry(id).or_default();
         of.held = of.held.saturating_add(held);
         of.execution = of.execution.saturating_add(execution);
     }
-    all
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -328,6 +422,7 @@ mod tests {
         };
         let history = |pid: u32, run: u64, moments: Vec<Moment>| History {
             worker: "node-1".to_owned(),
+            executor: pid.to_string(),
             pid,
             run,
             moments,
@@ -350,16 +445,22 @@ mod tests {
                     vec![moment(20, &[(6, 40, 9)]), moment(30, &[(6, 800, 0)])],
                 ),
                 history(2, 1, vec![moment(20, &[(6, 5, 0)])]),
+                // An executor of another attempt.
+                History {
+                    executor: "9".to_owned(),
+                    ..history(3, 1, vec![moment(20, &[(6, 1 << 30, 0)])])
+                },
             ],
             ..Memory::default()
         };
         let mut all = ById::new();
-        held_between(&memory, (10, 25), &mut all);
+        let executors = Executors(["1", "2"].into());
+        held_between(&memory, (10, 25), &executors, &mut all);
         let of = |id: i64| all.get(&id).map(|it| (it.held, it.execution));
         assert_eq!(of(6), Some((Some(51 + 6), Some(9))));
         assert_eq!(of(7), Some((Some(4), Some(0))));
         let mut none = ById::new();
-        held_between(&memory, (41, 50), &mut none);
+        held_between(&memory, (41, 50), &executors, &mut none);
         assert!(none.is_empty());
     }
 }

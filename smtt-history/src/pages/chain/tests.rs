@@ -25,6 +25,11 @@ fn with(rdds: &[(i64, &[i64], bool)], stages: &str) -> String {
     event["Stage Info"]["RDD Info"] = all;
     event["Stage Info"]["Parent IDs"] = serde_json::from_str(stages).expect("is JSON");
     lines[at] = event.to_string();
+    for id in ["1", "2"] {
+        let added = json!({"Event": "SparkListenerExecutorAdded", "Timestamp": 1100, "Executor ID": id,
+            "Executor Info": {"Host": "node", "Total Cores": 1}});
+        lines.insert(at, added.to_string());
+    }
     lines.join("\n")
 }
 
@@ -82,19 +87,24 @@ fn worker(store: &std::path::Path, host: &str, run: u64, rows: &[Value]) {
     documents(store, host, run, &rows);
 }
 
-/// Writes documents of a daemon by their kinds.
+/// Writes documents of a daemon by their kinds, without ids.
 fn documents(store: &std::path::Path, host: &str, run: u64, rows: &[(&str, &Value)]) {
+    let rows: Vec<(&str, &str, String)> = rows
+        .iter()
+        .map(|(kind, row)| (*kind, "", row.to_string()))
+        .collect();
+    with_ids(store, host, run, &rows);
+}
+
+/// Writes documents of a daemon: kind, id and text.
+fn with_ids(store: &std::path::Path, host: &str, run: u64, rows: &[(&str, &str, String)]) {
     let any = Bounds {
         bytes: 1 << 30,
         files: 1 << 20,
     };
     let mut batch = Batch::new(&REST);
-    for (kind, row) in rows {
-        batch.push(&[
-            Cell::Text(kind),
-            Cell::Text(""),
-            Cell::Text(&row.to_string()),
-        ]);
+    for (kind, id, row) in rows {
+        batch.push(&[Cell::Text(kind), Cell::Text(id), Cell::Text(row)]);
     }
     let mut workers = Workers::take(store, host, run, None, any).expect("opens");
     let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
@@ -239,6 +249,100 @@ async fn a_stage_has_its_own_faults_beside_those_of_the_application() {
     assert!(text.contains("Measured in this stage"), "{text}");
 }
 
+/// A document of a stage with 7 page faults on RDD 6.
+fn of_stage(executor: &str) -> String {
+    json!({"executor_id": executor, "pid": 1, "stage_id": 0, "stage_attempt": 0, "rdds": [{"rdd_id": 6, "page_faults": 7}]})
+        .to_string()
+}
+
+/// A document of an RDD.
+fn of_rdd(id: i64) -> String {
+    json!({"executor_id": "1", "pid": 1, "rdd_id": id, "page_faults": 5_000, "blocks_stored": 4})
+        .to_string()
+}
+
+#[tokio::test]
+async fn too_many_documents_of_other_stages_and_rdds_leave_the_page_whole() {
+    let site = Site::new(&[with(&[(6, &[], true)], "[]")]);
+    let long = format!("\"{}\"", "x".repeat(1 << 20));
+    let mut rows = vec![
+        ("stage", "0.0.1.1", of_stage("1")),
+        // Without a stage in its id, as a row whose stage the daemon does not know.
+        ("stage", "2.1", of_stage("2")),
+        ("rdd", "6.1.1", of_rdd(6)),
+    ];
+    // Together more than an answer reads.
+    for _ in 0..130 {
+        rows.push(("stage", "1.0.1.1", long.clone()));
+        rows.push(("rdd", "7.1.1", long.clone()));
+    }
+    with_ids(&site.store(), "node-1", 1, &rows);
+    let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    let cells = cells_of(&text, "6", 13);
+    assert_eq!((cells[2].as_str(), cells[11].as_str()), ("14", "5,000"));
+    // The memory over time reads all RDDs for their names.
+    assert!(!text.contains("page walks, is missing"), "{text}");
+    assert!(!text.contains("application is missing"), "{text}");
+}
+
+#[tokio::test]
+async fn too_many_documents_of_the_stage_leave_the_application_and_name_no_path() {
+    let site = Site::new(&[with(&[(6, &[], true)], "[]")]);
+    let long = format!("\"{}\"", "x".repeat(1 << 20));
+    let mut rows = vec![("rdd", "6.1.1", of_rdd(6))];
+    for _ in 0..130 {
+        rows.push(("stage", "0.0.1.1", long.clone()));
+    }
+    with_ids(&site.store(), "node-1", 1, &rows);
+    let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    let cells = cells_of(&text, "6", 13);
+    assert_eq!((cells[2].as_str(), cells[11].as_str()), ("–", "5,000"));
+    assert!(
+        text.contains("page walks, is missing: the documents have more than"),
+        "{text}"
+    );
+    // A file that is no table: why goes to the server's log.
+    let folder = site.store().join(smtt_store::history::workers::FOLDER);
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("lists").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "parquet") {
+                std::fs::write(&path, "no table").expect("writes");
+            }
+        }
+    }
+    let (status, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    assert_eq!(status.as_u16(), 200);
+    assert!(
+        text.contains("is missing: the tables cannot be read: the server"),
+        "{text}"
+    );
+    assert!(
+        !text.contains(&site.store().display().to_string()),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn rows_of_executors_of_another_attempt_are_not_added() {
+    let site = Site::new(&[with(&[(6, &[], true)], "[]")]);
+    let other = of_rdd(6).replace("\"1\"", "\"3\"");
+    let rows = [
+        ("stage", "0.0.1.1", of_stage("1")),
+        ("stage", "0.0.2.1", of_stage("2")),
+        ("stage", "0.0.3.1", of_stage("3")),
+        ("rdd", "6.1.1", of_rdd(6)),
+        ("rdd", "6.3.1", other),
+    ];
+    with_ids(&site.store(), "node-1", 1, &rows);
+    let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
+    let cells = cells_of(&text, "6", 13);
+    assert_eq!((cells[2].as_str(), cells[11].as_str()), ("14", "5,000"));
+}
+
 #[tokio::test]
 async fn circles_and_crowds_have_an_end() {
     // A parent that is made later, itself as a parent, the same one twice, and more RDDs than a picture has.
@@ -308,7 +412,7 @@ fn an_rdd_is_below_all_that_it_reads() {
         ]
         .into(),
         left_out: 0,
-        unread: None,
+        missing: std::collections::BTreeSet::new(),
     };
     let (places, (width, height)) = places(&chain.rdds);
     for (id, rdd) in &chain.rdds {
