@@ -27,6 +27,8 @@ mod tasks;
 pub(crate) mod tests;
 mod timeline;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Router;
@@ -37,7 +39,7 @@ use axum::routing::get;
 use maud::{DOCTYPE, Markup, html};
 
 use self::place::Place;
-pub use self::report::report;
+pub use self::report::{Report, report};
 use crate::open::App;
 use crate::serve::routes::{CountedText, Parameters, Pending, Raw, finished};
 use crate::serve::{Refusal, Server};
@@ -183,6 +185,7 @@ async fn show(
                 app: &app,
                 place: &place,
                 parameters: &Parameters(parameters),
+                missing: &Missing::default(),
             };
             (route(&asked, &part), turn)
         })
@@ -196,6 +199,17 @@ struct Asked<'a> {
     app: &'a App,
     place: &'a Place,
     parameters: &'a Parameters,
+    missing: &'a Missing,
+}
+
+/// What pages say that they could not read, for who writes them down.
+#[derive(Default)]
+struct Missing(RefCell<BTreeSet<String>>);
+
+impl Missing {
+    fn add(&self, what: impl Into<String>) {
+        self.0.borrow_mut().insert(what.into());
+    }
 }
 
 fn route(asked: &Asked<'_>, part: &str) -> Document {

@@ -20,7 +20,7 @@ use crate::objects::client::Store;
 use crate::objects::logs::{Logs, copied};
 use crate::objects::mirror::Mirror;
 use crate::open::App;
-use crate::pages::report;
+use crate::pages::{Report, report};
 use crate::perfetto as trace;
 use crate::serve::{Listen, ListenError, Settings, run as run_server};
 use crate::timeline::memory::{Memory, read as memory};
@@ -237,14 +237,17 @@ fn run(command: Command) -> Result<bool> {
                 bounds: Bounds::default(),
                 bucket: None,
             };
-            let page = report(settings, &app, user)?;
+            let Report { page, left_out } = report(settings, &app, user)?;
+            for what in &left_out {
+                eprintln!("smtt-history: {what}");
+            }
             if html.as_os_str() == "-" {
-                return say(&page);
+                return Ok(say(&page)? && left_out.is_empty());
             }
             std::fs::write(&html, page)
                 .with_context(|| format!("cannot write {}", html.display()))?;
             println!("{}", html.display());
-            Ok(true)
+            Ok(left_out.is_empty())
         }
         Command::Advise { from, app, json } => {
             let store = open(&from)?;
@@ -366,4 +369,40 @@ fn export(
         say(&format!("{tasks} tasks in {}", path.display()));
     }
     Ok(is_whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::Arguments;
+    use crate::made::{Made, Stage, Task};
+
+    #[test]
+    fn a_report_that_leaves_something_out_is_not_whole() {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let file = folder.path().join("app.html");
+        let stages = |count: usize| (0..count).map(|_| Stage::new("map", vec![Task::new(9, 1)]));
+        for (id, count, is_whole) in [("app-1", 100, true), ("app-2", 101, false)] {
+            Made::new(id, stages(count).collect()).open(folder.path());
+            let store = folder.path().join("store");
+            let arguments: [&OsStr; 7] = [
+                "smtt-history".as_ref(),
+                "report".as_ref(),
+                "--store".as_ref(),
+                store.as_ref(),
+                id.as_ref(),
+                "--html".as_ref(),
+                file.as_ref(),
+            ];
+            let arguments = Arguments::try_parse_from(arguments).expect("is a command");
+            assert_eq!(run(arguments.command).expect("writes"), is_whole, "{id}");
+            let page = std::fs::read_to_string(&file).expect("is written");
+            let note = page.contains("1 stage attempts, those with least task time, have no page.");
+            assert_eq!(note, !is_whole, "{id}");
+        }
+    }
 }

@@ -16,6 +16,9 @@ pub(super) fn page(asked: &Asked<'_>) -> Document {
     let store = &asked.server.settings.store;
     let workers = Figures::in_store(store, asked.app, user);
     let advice = advise(asked.app, workers).map_err(Refusal::failed)?;
+    for what in &advice.left_out {
+        asked.missing.add(format!("findings are without {what}"));
+    }
     let body = html! {
         p {
             (advice.checked_stages) " stage attempts were checked; while they had running tasks "

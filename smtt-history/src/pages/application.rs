@@ -116,7 +116,12 @@ fn workers(asked: &Asked<'_>) -> Markup {
     let number = user.and_then(|it| it.parse().ok());
     let files = match Files::of(store, asked.app.identity(), number, None).map_err(Refusal::from) {
         Ok(files) => files,
-        Err(refusal) => return html! { p.soft { (super::shown::cut(&refusal.1)) } },
+        Err(refusal) => {
+            asked
+                .missing
+                .add(format!("what the workers wrote: {}", refusal.1));
+            return html! { p.soft { (super::shown::cut(&refusal.1)) } };
+        }
     };
     let hosts: BTreeSet<&str> = files.all().iter().map(|it| it.name.host.as_str()).collect();
     let of_user = user.map_or_else(String::new, |user| format!("?user={}", quoted(user)));

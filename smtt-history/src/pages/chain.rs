@@ -235,6 +235,11 @@ pub(super) fn section(asked: &Asked<'_>, id: &str, attempt: &str) -> Markup {
         return html! {};
     };
     let skip = chain.rdds.len().saturating_sub(DRAWN);
+    for what in &chain.missing {
+        asked
+            .missing
+            .add(format!("stage {id}, attempt {attempt}: {what}"));
+    }
     html! {
         h2 id="chain" { "Chain of RDDs" }
         p.soft {

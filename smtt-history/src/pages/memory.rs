@@ -42,6 +42,9 @@ pub(super) fn panel(asked: &Asked<'_>, window: &Window) -> Result<Markup, Refusa
         Ok(memory) => memory,
         // The tasks are there without it.
         Err(refusal) => {
+            asked
+                .missing
+                .add(format!("the memory of executors: {}", refusal.1));
             return Ok(
                 html! { section id="memory" { h2 { "Memory" } p.empty { (cut(&refusal.1)) } } },
             );

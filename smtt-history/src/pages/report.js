@@ -8,10 +8,15 @@ const CELL_PIXELS = 2;
 const SHORTEST_MS = 20;
 const MOST_LANES = 256;
 const PARTS_COUNT = TIMELINE.parts.length - 1;
+/** Lanes as a server's answer has them. */
+const LANES = TIMELINE.lanes.executor.map((at, lane) => {
+  const { id, host } = TIMELINE.executors[at];
+  return { executor: id, host, core: TIMELINE.lanes.core[lane] };
+});
 
 /** First task of each lane, and of the lane after the last. */
 const firsts = (() => {
-  const all = new Array(TIMELINE.lanes.length + 1).fill(TIMELINE.tasks.id.length);
+  const all = new Array(LANES.length + 1).fill(TIMELINE.tasks.id.length);
   for (let at = TIMELINE.tasks.id.length - 1; at >= 0; at -= 1) all[TIMELINE.tasks.lane[at]] = at;
   for (let lane = all.length - 2; lane >= 0; lane -= 1) all[lane] = Math.min(all[lane], all[lane + 1]);
   return all;
@@ -22,12 +27,12 @@ function chooser(query) {
   const of = (name) => (query.get(name) || "").trim();
   const [stage, host, status, longer] = [of("stage"), of("host"), of("status"), Number(of("longer") || 0)];
   const [id, attempt] = stage.split(".");
-  const { tasks, stages, lanes, outcomes } = TIMELINE;
+  const { tasks, stages, outcomes } = TIMELINE;
   const is = (wanted, value) => wanted === "" || (wanted === "yes") === value;
   return (at) => {
     const own = stages[tasks.stage[at]];
     return (stage === "" || (own.id === Number(id) && (attempt === undefined || own.attempt === Number(attempt)))) &&
-      (host === "" || lanes[tasks.lane[at]].host === host) && (status === "" || outcomes[tasks.outcome[at]] === status) &&
+      (host === "" || LANES[tasks.lane[at]].host === host) && (status === "" || outcomes[tasks.outcome[at]] === status) &&
       is(of("straggler"), (tasks.marks[at] & 1) !== 0) && is(of("speculative"), (tasks.marks[at] & 2) !== 0) &&
       is(of("critical"), (tasks.marks[at] & 8) !== 0) && tasks.ms[at] >= longer;
   };
@@ -51,7 +56,8 @@ function partOf(at) {
 export function timelineOf(query) {
   const number = (name, other) => query.has(name) ? Math.trunc(Number(query.get(name))) : other;
   const clamp = (value, least, most) => Math.max(least, Math.min(most, value));
-  const { tasks, lanes, stages, end } = TIMELINE;
+  const { tasks, stages, end } = TIMELINE;
+  const lanes = LANES;
   const last = Math.max(end + 1, SHORTEST_MS);
   const from = clamp(number("from", 0), 0, last - SHORTEST_MS);
   const to = clamp(number("to", last), from + SHORTEST_MS, last);
@@ -136,7 +142,7 @@ export function timelineOf(query) {
   return {
     start: TIMELINE.start, end, from, to, cellMs, lanesTotal: lanes.length, lane, lanes: shown, tasksTotal,
     leftOut: TIMELINE.leftOut,
-    stages: [...known.keys()].map((at) => ({ id: stages[at].id, attempt: stages[at].attempt, name: stages[at].name, colour: at })),
+    stages: [...known.keys()].map((at) => ({ id: stages[at].id, attempt: stages[at].attempt, name: stages[at].name, colour: stages[at].colour })),
     outcomes: TIMELINE.outcomes, localities: TIMELINE.localities, parts: TIMELINE.parts, tasks: single, cells, jobs: bars,
     jobsLeftOut, pathsLeftOut: TIMELINE.pathsLeftOut,
   };
@@ -144,10 +150,10 @@ export function timelineOf(query) {
 
 /** What the file knows of a task. */
 function taskOf(id) {
-  const { tasks, stages, lanes } = TIMELINE;
+  const { tasks, stages } = TIMELINE;
   const at = tasks.id.indexOf(Number(id));
   if (at < 0) return null;
-  const [stage, lane] = [stages[tasks.stage[at]], lanes[tasks.lane[at]]];
+  const [stage, lane] = [stages[tasks.stage[at]], LANES[tasks.lane[at]]];
   const parts = tasks.parts.map((column, part) => ({ title: TIMELINE.parts[part], microseconds: column[at] * 1000 }));
   return {
     task: {
@@ -176,17 +182,18 @@ const history = {
     try { window.history.replaceState(...all); } catch { /* The address stays. */ }
   },
 };
-window.smttReport = { timelineOf };
+window.smttReport = { timelineOf, keyOf };
 
 /** A number or a text by which a cell is sorted: counts, sizes, durations and shares as the pages write them. */
 function keyOf(text) {
   text = text.trim();
   if (text === "" || text === "–") return null;
   const units = {
-    B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, PiB: 2 ** 50, ns: 1, us: 1e3, ms: 1e6, s: 1e9, M: 1e6, G: 1e9, "%": 1,
+    B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, PiB: 2 ** 50, EiB: 2 ** 60, ns: 1, us: 1e3, ms: 1e6, s: 1e9,
+    M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18, "%": 1,
   };
   const one = /^(-?[\d,]+(?:\.\d+)?)(?: ([A-Za-z%]+))?$/.exec(text);
-  if (one && (one[2] === undefined || units[one[2]])) return Number(one[1].replaceAll(",", "")) * (one[2] ? units[one[2]] : 1);
+  if (one && (one[2] === undefined || Object.hasOwn(units, one[2]))) return Number(one[1].replaceAll(",", "")) * (one[2] ? units[one[2]] : 1);
   const long = /^(\d+)(m|h)(\d+)[sm]$/.exec(text);
   if (long) return (Number(long[1]) * 60 + Number(long[3])) * (long[2] === "m" ? 1e9 : 6e10);
   return text;
@@ -237,7 +244,9 @@ for (const table of document.querySelectorAll("details.part table.data")) {
 
 /** Opens the part that an address names, or the one that has it. */
 function reveal() {
-  let id = decodeURIComponent(location.hash.slice(1)).split("?")[0];
+  let id = location.hash.slice(1);
+  try { id = decodeURIComponent(id); } catch { /* It is no encoded text: the part has the name as it is. */ }
+  id = id.split("?")[0];
   let found = document.getElementById(id);
   while (!found && id.includes("/")) {
     id = id.slice(0, Math.max(id.lastIndexOf("/"), id.lastIndexOf("#"), 0));

@@ -14,7 +14,7 @@ use self::script::{POLICY, digest, script};
 use super::application::name;
 use super::place::Place;
 use super::shown::cut;
-use super::{Asked, route};
+use super::{Asked, Missing, route};
 use crate::open::App;
 use crate::serve::routes::{Parameters, age_ms};
 use crate::serve::{Refusal, Server, Settings};
@@ -28,7 +28,7 @@ use crate::workers::Files;
 /// Pages of stages and of tasks at most: those that took most time.
 const STAGES: usize = 100;
 const LONGEST: usize = 20;
-/// Bytes of pages of stages, and of tasks, beyond which no further one comes.
+/// Bytes of pages of stages, and of tasks, beyond which no further one comes; of any other page.
 const BYTES: usize = 16 << 20;
 /// Rows of a table.
 const ROWS: &str = "500";
@@ -46,42 +46,71 @@ const SECTIONS: [(&str, &str, bool); 8] = [
 
 /// What the script of the report reads.
 #[derive(Serialize)]
-struct Data<'a> {
-    timeline: Whole<'a>,
+struct Data {
+    timeline: Whole,
     /// Memory of all executors over all of the time, by what it is divided.
     memory: serde_json::Map<String, Value>,
+}
+
+/// A report.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The document.
+    pub page: String,
+    /// What it leaves out, and what could not be read, in sentences.
+    pub left_out: Vec<String>,
+}
+
+/// A server for the one application of a report, whose pages read it once.
+fn server(settings: Settings) -> Server {
+    Server::new(Settings {
+        cache_bytes: u64::MAX,
+        ..settings
+    })
 }
 
 /// The report of an application in a store, of one user's executors where one is given.
 ///
 /// # Errors
 /// When the tables of the application cannot be read.
-pub fn report(settings: Settings, app: &App, user: Option<u32>) -> Result<String> {
-    let server = Server::new(settings);
+pub fn report(settings: Settings, app: &App, user: Option<u32>) -> Result<Report> {
+    let server = server(settings);
     let (id, attempt) = app.identity();
     let place = Place::of("/applications/", id, attempt);
     let failed = |refusal: Refusal| anyhow!(refusal.1);
     let model = server.timeline(app).map_err(failed)?;
-    let report = Report {
+    let report = Making {
         server: &server,
         app,
         place: &place,
         user,
+        missing: Missing::default(),
     };
     let stages = stages(&model);
     let with_spans = Files::of(&server.settings.store, app.identity(), user, None)
         .and_then(|files| files.tasks_with_spans())
-        .unwrap_or_default();
+        .map_err(Refusal::from);
+    let with_spans = with_spans.unwrap_or_else(|refusal| {
+        report
+            .missing
+            .add(format!("functions of tasks: {}", refusal.1));
+        BTreeSet::new()
+    });
     let tasks = longest(&model, &with_spans);
     let own = SECTIONS.iter().map(|(path, _, _)| (*path).to_owned());
     let known: BTreeSet<String> = own.chain(stages.clone()).chain(tasks.clone()).collect();
     let (stages, stages_left_out) = report.parts(&stages, &known, model.stages.len());
-    let (tasks, _) = report.parts(&tasks, &known, tasks.len());
+    let (tasks, tasks_left_out) = report.parts(&tasks, &known, tasks.len());
     let data = Data {
         timeline: Whole::of(&model, TASKS),
         memory: report.memory(&model),
     };
-    let notes = [
+    let overview = report.page("", &known);
+    let sections = SECTIONS.map(|(path, title, is_open)| {
+        let page = report.page(path, &known);
+        (path, title, is_open, page)
+    });
+    let counts = [
         (
             data.timeline.left_out,
             "tasks, the shortest, are not on the time line",
@@ -91,10 +120,23 @@ pub fn report(settings: Settings, app: &App, user: Option<u32>) -> Result<String
             "jobs are not on the time line",
         ),
         (
+            data.timeline.paths_left_out as u64,
+            "jobs on the time line are without their critical path",
+        ),
+        (
+            data.timeline.texts_left_out as u64,
+            "names and hosts on the time line have no room",
+        ),
+        (
             stages_left_out as u64,
             "stage attempts, those with least task time, have no page",
         ),
+        (tasks_left_out as u64, "of the longest tasks have no page"),
     ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
     // What a name has cannot end the element.
     let json = serde_json::to_string(&data)
         .context("no data")?
@@ -116,12 +158,12 @@ pub fn report(settings: Settings, app: &App, user: Option<u32>) -> Result<String
         }
         main {
             h1 { (cut(&title)) }
-            (report.page("", &known))
-            @for (count, what) in notes { @if count > 0 { p.soft { (count) " " (what) "." } } }
-            @for (path, title, is_open) in SECTIONS {
-                details.part id=(format!("p/{path}")) open[is_open] {
+            (overview)
+            @for what in &counts { p.soft { (what) "." } }
+            @for (path, title, is_open, page) in &sections {
+                details.part id=(format!("p/{path}")) open[*is_open] {
                     summary { h2 { (title) } }
-                    (report.page(path, &known))
+                    (page)
                 }
             }
             (group("stages", "Stages with their RDDs", &stages))
@@ -144,7 +186,13 @@ pub fn report(settings: Settings, app: &App, user: Option<u32>) -> Result<String
             body { (body) }
         }
     };
-    Ok(page.into_string())
+    Ok(Report {
+        page: page.into_string(),
+        left_out: counts
+            .into_iter()
+            .chain(report.missing.0.into_inner())
+            .collect(),
+    })
 }
 
 fn group(id: &str, title: &str, pages: &[(String, Markup)]) -> Markup {
@@ -184,14 +232,15 @@ fn longest(model: &Model, with_spans: &BTreeSet<i64>) -> Vec<String> {
 }
 
 /// An application whose report is made.
-struct Report<'a> {
+struct Making<'a> {
     server: &'a Server,
     app: &'a App,
     place: &'a Place,
     user: Option<u32>,
+    missing: Missing,
 }
 
-impl Report<'_> {
+impl Making<'_> {
     fn parameters(&self, path: &str) -> Parameters {
         let mut all = Vec::new();
         let mut add = |name: &str, value: &str| all.push((name.to_owned(), value.to_owned()));
@@ -212,10 +261,22 @@ impl Report<'_> {
             app: self.app,
             place: self.place,
             parameters: &self.parameters(path),
+            missing: &self.missing,
         };
-        let page = match route(&asked, path) {
-            Ok(page) => page.into_string(),
-            Err(refusal) => return html! { p.empty { (cut(&refusal.1)) } },
+        let page = route(&asked, path).map(Markup::into_string);
+        let page = page.and_then(|page| {
+            let is_small = page.len() <= BYTES;
+            let most = BYTES >> 20;
+            let refusal = || Refusal::bad(format!("this page has more than {most} MiB"));
+            is_small.then_some(page).ok_or_else(refusal)
+        });
+        let page = match page {
+            Ok(page) => page,
+            Err(refusal) => {
+                let part = if path.is_empty() { "overview" } else { path };
+                self.missing.add(format!("{part}: {}", refusal.1));
+                return html! { p.empty { (cut(&refusal.1)) } };
+            }
         };
         let main = page.split_once("<main>").map_or("", |(_, rest)| rest);
         let main = main.rsplit_once("</main>").map_or("", |(main, _)| main);
@@ -247,8 +308,13 @@ impl Report<'_> {
     fn memory(&self, model: &Model) -> serde_json::Map<String, Value> {
         let mut all = serde_json::Map::new();
         let mut parameters = self.parameters("timeline");
-        let Ok(read) = self.server.memory(self.app, model, &parameters) else {
-            return all;
+        let read = match self.server.memory(self.app, model, &parameters) {
+            Ok(read) => read,
+            Err(refusal) => {
+                self.missing
+                    .add(format!("the memory of executors: {}", refusal.1));
+                return all;
+            }
         };
         for (_, by, _) in ALL {
             parameters

@@ -25,10 +25,13 @@ pub(super) fn write(store: &Path, id: &str, folder: &Path) -> Result<(String, us
         bucket: None,
     };
     let app = App::open(&store.join(id))?;
-    let text = report(settings, &app, None)?;
+    let report = report(settings, &app, None)?;
+    for what in &report.left_out {
+        println!("the report leaves out: {what}");
+    }
     let file = folder.join("report.html");
-    std::fs::write(&file, &text)?;
-    Ok((format!("file://{}", file.display()), text.len()))
+    std::fs::write(&file, &report.page)?;
+    Ok((format!("file://{}", file.display()), report.page.len()))
 }
 
 /// With all numbers as such of a script.
@@ -89,11 +92,40 @@ fn answers(site: &Site, length: i64) -> Result<()> {
     Ok(())
 }
 
+/// Cells sort by all units that the pages write, and words of the language are none.
+fn keys(site: &Site) -> Result<()> {
+    let cells = [
+        ("1023 B", 1023.0),
+        ("1.5 PiB", 1.5 * 2_f64.powi(50)),
+        ("2.0 EiB", 2_f64.powi(61)),
+        ("12,345", 12_345.0),
+        ("1.50 T", 1.5e12),
+        ("1.50 P", 1.5e15),
+        ("1.50 E", 1.5e18),
+    ];
+    for (text, key) in cells {
+        let found = site
+            .browser
+            .run(&format!("return smttReport.keyOf('{text}')"))?;
+        ensure!(found.as_f64() == Some(key), "{text}: {found}");
+    }
+    let word = site
+        .browser
+        .run("return smttReport.keyOf('7 constructor')")?;
+    ensure!(word == "7 constructor", "{word}");
+    Ok(())
+}
+
 pub(super) fn page(site: &Site, folder: &Path) -> Result<()> {
     let (address, bytes) = write(&site.store, ID, folder)?;
     println!("a report of {} tasks has {bytes} bytes", SHAPE.tasks);
     site.browser.look(1400, 1000, false)?;
     site.browser.complaints()?;
+    // A place that is no encoded text.
+    site.browser.open(&format!("{address}#100%"))?;
+    site.drawn()?;
+    site.is_sound("the report at #100%")?;
+    keys(site)?;
     site.browser.open(&address)?;
     site.drawn()?;
     site.is_sound("the report")?;

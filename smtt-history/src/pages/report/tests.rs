@@ -5,17 +5,22 @@ use super::*;
 use crate::log::Bounds;
 use crate::made::{Made, Stage, Task};
 
-fn of(text: &str, id: &str) -> String {
-    let site = Site::new(&[text.to_owned()]);
-    let settings = Settings {
+fn settings(site: &Site) -> Settings {
+    Settings {
         store: site.store(),
         event_logs: None,
-        cache_bytes: 1 << 20,
+        cache_bytes: 1,
         bounds: Bounds::default(),
         bucket: None,
-    };
+    }
+}
+
+fn of(text: &str, id: &str) -> String {
+    let site = Site::new(&[text.to_owned()]);
     let app = App::open(&site.store().join(id)).expect("opens");
-    report(settings, &app, None).expect("is a report")
+    let report = report(settings(&site), &app, None).expect("is a report");
+    assert_eq!(report.left_out, Vec::<String>::new());
+    report.page
 }
 
 #[test]
@@ -81,7 +86,9 @@ fn names_are_text_in_the_page_and_in_its_data() {
     let data: Value = serde_json::from_str(data).expect("is JSON");
     assert_eq!(data["timeline"]["tasks"]["id"], serde_json::json!([7]));
     let ran: String = serde_json::from_str(&format!("\"{HOSTILE}\"")).expect("is JSON");
-    assert_eq!(data["timeline"]["lanes"][0]["executor"], ran);
+    assert_eq!(data["timeline"]["executors"][0]["id"], ran);
+    let lanes = serde_json::json!({"executor": [0], "core": [0]});
+    assert_eq!(data["timeline"]["lanes"], lanes);
     // Data, the script, and no other.
     assert_eq!(text.matches("<script").count(), 2);
     assert_eq!(text.matches("</script>").count(), 2);
@@ -113,4 +120,142 @@ fn the_shortest_tasks_are_left_out_first() {
         serde_json::from_value(few["tasks"]["ms"].clone()).expect("are numbers");
     assert_eq!((lengths.len(), &few["leftOut"]), (10, &40.into()));
     assert!(lengths.iter().all(|ms| *ms > 4_000), "{lengths:?}");
+}
+
+/// An application with one executor whose tasks all run at a time, each in a stage of its own if so asked.
+fn overlapping(count: usize, host: &str, have_stages: bool) -> String {
+    use serde_json::json;
+    let task = |id: usize, finish: i64| {
+        // The first task has the host's name.
+        let host = if id == 0 { host } else { "host" };
+        json!({"Task ID": id, "Index": 0, "Attempt": 0, "Launch Time": 2_000, "Executor ID": "1", "Host": host,
+            "Locality": "ANY", "Speculative": false, "Getting Result Time": 0, "Finish Time": finish, "Failed": false,
+            "Killed": false, "Accumulables": []})
+    };
+    let stage = |id: usize| {
+        json!({"Stage ID": id, "Stage Attempt ID": 0, "Stage Name": "<".repeat(200), "Number of Tasks": count, "RDD Info": [],
+            "Details": "", "Submission Time": 1_900})
+    };
+    let stages: Vec<usize> = (0..if have_stages { count } else { 1 }).collect();
+    let infos: Vec<Value> = stages.iter().map(|id| stage(*id)).collect();
+    let mut lines = vec![
+        json!({"Event": "SparkListenerApplicationStart", "App Name": "a", "App ID": "app-1", "Timestamp": 1_000, "User": "u"}),
+        json!({"Event": "SparkListenerJobStart", "Job ID": 0, "Submission Time": 1_500, "Stage Infos": infos,
+            "Stage IDs": stages, "Properties": {}}),
+    ];
+    for info in infos {
+        lines.push(json!({"Event": "SparkListenerStageSubmitted", "Stage Info": info}));
+    }
+    for id in 0..count {
+        let of = if have_stages { id } else { 0 };
+        lines.push(json!({"Event": "SparkListenerTaskStart", "Stage ID": of, "Stage Attempt ID": 0, "Task Info": task(id, 0)}));
+        lines.push(json!({"Event": "SparkListenerTaskEnd", "Stage ID": of, "Stage Attempt ID": 0, "Task Type": "ResultTask",
+            "Task End Reason": {"Reason": "Success"}, "Task Info": task(id, 3_000 + id as i64),
+            "Task Metrics": {"Executor Run Time": 600}}));
+    }
+    lines.push(json!({"Event": "SparkListenerApplicationEnd", "Timestamp": 90_000}));
+    let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn lanes_do_not_repeat_a_host_and_stages_without_tasks_are_left_out() {
+    let count = 3_000;
+    let site = Site::new(&[overlapping(count, &"h".repeat(8 << 10), false)]);
+    let app = App::open(&site.store().join("app-1")).expect("opens");
+    let model = Model::read(&app).expect("reads");
+    assert_eq!((model.stages.len(), model.lanes.len()), (1, count));
+    assert_eq!(model.executors[0].host.len(), 8 << 10);
+    let one = report(settings(&site), &app, None).expect("is a report");
+    // With its host in each of the lanes it would have 24 MB.
+    assert!(one.page.len() < 4 << 20, "{}", one.page.len());
+    let site = Site::new(&[overlapping(count, "host", true)]);
+    let app = App::open(&site.store().join("app-1")).expect("opens");
+    let model = Model::read(&app).expect("reads");
+    assert_eq!((model.stages.len(), model.lanes.len()), (count, count));
+    let few = Whole::of(&model, 10);
+    let json = serde_json::to_value(&few).expect("is JSON");
+    let length = |value: &Value| value.as_array().map(Vec::len);
+    assert_eq!(
+        (length(&json["stages"]), length(&json["lanes"]["core"])),
+        (Some(10), Some(10))
+    );
+    assert!(
+        json.to_string().len() < 16 << 10,
+        "{}",
+        json.to_string().len()
+    );
+    let all = report(settings(&site), &app, None).expect("is a report");
+    assert!(all.page.len() < 12 << 20, "{}", all.page.len());
+    let missing = format!(
+        "{} stage attempts, those with least task time, have no page",
+        count - STAGES
+    );
+    assert_eq!(all.left_out, [missing]);
+}
+
+#[test]
+fn a_report_reads_its_application_once() {
+    let site = Site::new(&[
+        Made::new("app-1", vec![Stage::new("map", vec![Task::new(9, 1)])])
+            .log()
+            .0,
+    ]);
+    let app = App::open(&site.store().join("app-1")).expect("opens");
+    let is_kept = |server: &Server| {
+        let first = server.timeline(&app).expect("reads");
+        server.timelines.run_pending_tasks();
+        let second = server.timeline(&app).expect("reads");
+        let parameters = Parameters(Vec::new());
+        let memory = || server.memory(&app, &first, &parameters).expect("reads");
+        let before = memory();
+        server.memories.run_pending_tasks();
+        (
+            std::sync::Arc::ptr_eq(&first, &second),
+            std::sync::Arc::ptr_eq(&before, &memory()),
+        )
+    };
+    assert_eq!(is_kept(&Server::new(settings(&site))), (false, false));
+    assert_eq!(is_kept(&server(settings(&site))), (true, true));
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    use smtt_store::history::batch::{Batch, Cell};
+    use smtt_store::history::workers::{Bounds as Room, REST, Whose, Workers};
+    let site = Site::new(&[
+        Made::new("app-1", vec![Stage::new("map", vec![Task::new(9, 1)])])
+            .log()
+            .0,
+    ]);
+    let any = Room {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    for user in [7, 8] {
+        let mut batch = Batch::new(&REST);
+        batch.push(&["worker", "", "{}"].map(Cell::Text));
+        let host = format!("node-{user}");
+        let mut workers = Workers::take(&site.store(), &host, 1, None, any).expect("opens");
+        let done = workers.add(Whose::of("app-1", user), 0, &batch, &|uid| uid);
+        done.expect("writes");
+    }
+    let app = App::open(&site.store().join("app-1")).expect("opens");
+    let of = |user: Option<u32>| {
+        report(settings(&site), &app, user)
+            .expect("is a report")
+            .left_out
+    };
+    let all = of(None).join("\n");
+    for part in [
+        "functions of tasks: ",
+        "the memory of executors: ",
+        "what the workers wrote: ",
+    ] {
+        assert!(
+            all.contains(&format!("{part}executors of users 7, 8 claim")),
+            "{part}: {all}"
+        );
+    }
+    assert_eq!(of(Some(7)), Vec::<String>::new());
 }
