@@ -215,7 +215,8 @@ impl Files {
             };
             let chosen = reader.texts_as("id", &rows, &|id| has(&String::from_utf8_lossy(id)))?;
             let all = rows.into_iter().flatten().zip(chosen);
-            let all = all.filter(|(_, is_chosen)| *is_chosen == Some(true));
+            // A document without an id is read, too.
+            let all = all.filter(|(_, is_chosen)| *is_chosen != Some(false));
             Ok(joined(all.map(|(row, _)| row)))
         };
         self.read_each(REST.name, "id", &mut left, select, &mut |document| {

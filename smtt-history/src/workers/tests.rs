@@ -91,6 +91,7 @@ fn only_documents_whose_id_is_chosen_are_read() {
     // An attempt whose number begins as this one, an executor's name with dots, and ids that have no stage.
     let others = ["17.01x.1.1", "17.10.1.1", "17.0.a.b.1", "3.77", "", "17.0"];
     others.iter().for_each(|id| push(id));
+    batch.push(&[Cell::Text("stage"), Cell::None, Cell::Text(&text)]);
     let (_folder, files) = files(&batch);
     let read = |key: [i64; 2]| {
         let mut ids = Vec::new();
@@ -100,17 +101,17 @@ fn only_documents_whose_id_is_chosen_are_read() {
     };
     let (bytes, ids) = read([17, 0]);
     let known: Vec<String> = (0..5).map(|it| format!("17.0.{it}.77")).collect();
-    let unknown = ["17.01x.1.1", "17.0.a.b.1", "3.77", "", "17.0"].map(str::to_owned);
+    let unknown = ["17.01x.1.1", "17.0.a.b.1", "3.77", "", "17.0", ""].map(str::to_owned);
     assert_eq!(ids, [&known[..], &unknown[..]].concat());
     let own: usize = ids
         .iter()
         .map(|id| id.len() + text.len() + size_of::<Document>())
         .sum();
     assert_eq!(bytes, own);
-    assert_eq!(read([17, 10]).1.len(), 1 + 4);
+    assert_eq!(read([17, 10]).1.len(), 1 + 5);
     assert_eq!(
         files.documents("stage").expect("reads").len(),
-        1000 + others.len()
+        1001 + others.len()
     );
 }
 

@@ -240,7 +240,7 @@ pub(super) fn measured(asked: &Asked<'_>, stage: (i64, i64), rdds: &BTreeSet<i64
     }
     let executors = Executors::of(asked, &model);
     let mut in_stage = match in_stage(&files, stage, &executors) {
-        Ok((sums, _)) => sums,
+        Ok(sums) => sums,
         Err(refusal) => {
             miss("in this stage, page faults and page walks,", refusal);
             ById::new()
@@ -260,15 +260,15 @@ pub(super) fn measured(asked: &Asked<'_>, stage: (i64, i64), rdds: &BTreeSet<i64
     found
 }
 
-/// Adds up the rows of a stage attempt; returns how many bytes of documents were read, too.
+/// Adds up the rows of a stage attempt.
 fn in_stage(
     files: &Files,
     stage: (i64, i64),
     executors: &Executors<'_>,
-) -> Result<(ById<InStage>, usize), Refusal> {
+) -> Result<ById<InStage>, Refusal> {
     let mut all: ById<InStage> = BTreeMap::new();
     let has = |id: &str| leading(id).is_none_or(|[id, attempt]| (id, attempt) == stage);
-    let bytes = files.documents_with("stage", &has, &mut |it| {
+    files.documents_with("stage", &has, &mut |it| {
         let Ok(document) = serde_json::from_value::<StageDocument>(it.json) else {
             return;
         };
@@ -277,7 +277,7 @@ fn in_stage(
             add_in_stage(document, &mut all);
         }
     })?;
-    Ok((all, bytes))
+    Ok(all)
 }
 
 fn add_in_stage(document: StageDocument, all: &mut ById<InStage>) {

@@ -330,7 +330,7 @@ pub fn read(files: &Files, app: &App, model: &Model) -> Result<Memory, Trouble> 
         }));
         let ((worker, run), executor, pid) = key;
         memory.histories.push(History {
-            executor,
+            executor: cut(&executor),
             pid,
             worker,
             run,
