@@ -13,6 +13,7 @@ use smtt_store::history::workers::{FETCHES, FUNCTIONS, TASKS};
 use smtt_store::read::ParquetError;
 
 use crate::open::App;
+use crate::serve::Refusal;
 use crate::timeline::model::cut;
 use crate::workers::{Document, Files, Trouble, opened, ranges};
 
@@ -87,7 +88,7 @@ impl Figures {
         let mut figures = Self::default();
         match files.documents("findings") {
             Ok(documents) => figures.findings = newest(documents),
-            Err(trouble) => figures.leave_out("findings of the workers", &trouble),
+            Err(trouble) => figures.leave_out("findings of the workers", trouble),
         }
         let tables: [(&'static str, Group); 3] = [
             (TASKS.name, Self::tasks),
@@ -96,7 +97,7 @@ impl Figures {
         ];
         for (table, group) in tables {
             if let Err(error) = figures.table(files, table, group) {
-                figures.leave_out(table, &error.into());
+                figures.leave_out(table, error.into());
             }
         }
         figures
@@ -109,14 +110,16 @@ impl Figures {
             Ok(files) => Self::read(&files),
             Err(trouble) => {
                 let mut none = Self::default();
-                none.leave_out("what the workers wrote", &trouble);
+                none.leave_out("what the workers wrote", trouble);
                 none
             }
         }
     }
 
-    fn leave_out(&mut self, what: &str, trouble: &Trouble) {
-        self.left_out.push(format!("{what}: {trouble}"));
+    /// Answers and pages have the text, so no path of the machine is in it.
+    fn leave_out(&mut self, what: &str, trouble: Trouble) {
+        self.left_out
+            .push(format!("{what}: {}", Refusal::from(trouble).1));
     }
 
     /// What a worker saw of a task; `None` where no worker wrote about it.
