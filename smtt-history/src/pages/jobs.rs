@@ -121,7 +121,7 @@ fn parts(model: &Model) -> Vec<Option<[i64; PARTS]>> {
 
 /// Waits of stages as the workers wrote them, and what is missing of them, in words.
 fn waits(asked: &Asked<'_>, model: &Model) -> (Option<Arc<Waits>>, Option<String>) {
-    match asked.server.waits(asked.app, model, asked.parameters) {
+    let (waits, missing) = match asked.server.waits(asked.app, model, asked.parameters) {
         Ok(waits) => {
             let missing = (waits.spans_left_out > 0).then(|| {
                 format!(
@@ -133,7 +133,11 @@ fn waits(asked: &Asked<'_>, model: &Model) -> (Option<Arc<Waits>>, Option<String
         }
         // What names paths of the machine is in the log.
         Err(Refusal(_, text)) => (None, Some(text)),
+    };
+    if let Some(missing) = &missing {
+        asked.missing.add(format!("jobs: {missing}"));
     }
+    (waits, missing)
 }
 
 fn path(model: &Model, path: &[u32]) -> Option<String> {
