@@ -86,6 +86,21 @@ impl Site {
         &self.server
     }
 
+    /// Makes each file of the workers one that is no table.
+    pub(crate) fn spoil_workers(&self) {
+        let mut folders = vec![self.store().join(smtt_store::history::workers::FOLDER)];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("lists").flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|it| it == "parquet") {
+                    std::fs::write(&path, "no table").expect("writes");
+                }
+            }
+        }
+    }
+
     pub(crate) fn store(&self) -> std::path::PathBuf {
         self.server.settings.store.clone()
     }

@@ -302,18 +302,7 @@ async fn too_many_documents_of_the_stage_leave_the_application_and_name_no_path(
         "{text}"
     );
     // A file that is no table: why goes to the server's log.
-    let folder = site.store().join(smtt_store::history::workers::FOLDER);
-    let mut folders = vec![folder];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("lists").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "parquet") {
-                std::fs::write(&path, "no table").expect("writes");
-            }
-        }
-    }
+    site.spoil_workers();
     let (status, _, text) = site.get("/applications/app-1/stages/0/0").await;
     assert_eq!(status.as_u16(), 200);
     assert!(

@@ -259,17 +259,7 @@ fn what_cannot_be_read_is_named() {
     }
     assert_eq!(of(Some(7)), Vec::<String>::new());
     // A file that is no table: the report names no path of the machine.
-    let mut folders = vec![site.store().join(smtt_store::history::workers::FOLDER)];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("lists").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "parquet") {
-                std::fs::write(&path, "no table").expect("writes");
-            }
-        }
-    }
+    site.spoil_workers();
     let report = report(settings(&site), &app, Some(7)).expect("is a report");
     let all = report.left_out.join("\n");
     for part in [
