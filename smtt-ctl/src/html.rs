@@ -362,7 +362,7 @@ fn file_names(known: &[ApplicationKey]) -> Vec<String> {
 }
 
 /// A file name without its end for an application, whose id is untrusted.
-fn stem(id: &str) -> String {
+pub(super) fn stem(id: &str) -> String {
     let safe = |letter: char| {
         if letter.is_ascii_alphanumeric() || letter == '-' || letter == '_' {
             letter

@@ -12,6 +12,7 @@ mod doctor;
 mod earlier;
 mod export;
 mod groups;
+mod history;
 mod html;
 mod listing;
 mod memory;
@@ -318,14 +319,39 @@ fn answered(
         } => runtime.block_on(pages::run(client, output, query, by, *spanning)),
         Command::Report {
             filter,
+            output,
+            store: Some(store),
+            ..
+        } => {
+            let app = filter.app.as_deref().unwrap_or_default();
+            history::report(store, app, filter.user, output.as_deref())
+        }
+        Command::Report {
+            filter,
             html: true,
             by,
             output,
+            ..
         } => runtime.block_on(html::run(client, filter, *by, output.as_deref())),
         Command::Report { filter, by, .. } => {
             runtime.block_on(report::run(client, output, filter, *by))
         }
-        Command::Advise { app, user, by, all } => {
+        Command::Advise {
+            app,
+            store: Some(store),
+            ..
+        } => history::advise(
+            store,
+            app.as_deref().unwrap_or_default(),
+            output.form == output::Form::Json,
+        ),
+        Command::Advise {
+            app,
+            user,
+            by,
+            all,
+            store: None,
+        } => {
             let question = ListQuery {
                 app: app.clone(),
                 user: *user,

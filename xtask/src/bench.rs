@@ -129,6 +129,9 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
     if wanted("empty") {
         empty::empty(paths, &folder.join("empty"))?;
     }
+    if wanted("driver") {
+        empty::driver(paths, &folder.join("driver"))?;
+    }
     if wanted("account") {
         account::account(paths, &folder.join("account"))?;
     }
@@ -161,7 +164,7 @@ pub fn bench(paths: &Paths, only: &[String]) -> Result<()> {
 
 /// Names of the benchmarks.
 #[must_use]
-pub fn names() -> [&'static str; 18] {
+pub fn names() -> [&'static str; 19] {
     [
         "switch",
         "fault",
@@ -172,6 +175,7 @@ pub fn names() -> [&'static str; 18] {
         "task",
         "job",
         "empty",
+        "driver",
         "account",
         "everything",
         "sample",

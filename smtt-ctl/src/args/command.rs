@@ -1,5 +1,6 @@
 //! The subcommands of `smtt-ctl`, each with its arguments.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -138,6 +139,10 @@ pub enum Command {
         /// File to write instead of standard output; in a folder one page per application.
         #[arg(short, long, value_name = "PATH", requires = "html")]
         output: Option<PathBuf>,
+        /// Store of histories: the page of the whole application (--app ID or ID/ATTEMPT) with jobs, the time line of
+        /// tasks, functions and RDDs of stages, by the program smtt-history.
+        #[arg(long, value_name = "URL", requires_all = ["html", "app"], conflicts_with_all = ["by", "executor", "rdd", "stage"])]
+        store: Option<OsString>,
     },
     /// Findings with their numbers and remedies, the most expensive first.
     Advise {
@@ -153,6 +158,10 @@ pub enum Command {
         /// Show also the checks that found nothing.
         #[arg(long)]
         all: bool,
+        /// Store of histories: findings about the whole application (--app ID or ID/ATTEMPT), by the program
+        /// smtt-history.
+        #[arg(long, value_name = "URL", requires = "app", conflicts_with_all = ["user", "by", "all"])]
+        store: Option<OsString>,
     },
     /// Why executors died: the list, or the page of one of them with its evidence.
     Postmortem {

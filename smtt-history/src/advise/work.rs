@@ -174,17 +174,29 @@ pub(super) fn slowest(attempt: &Attempt) -> Option<(u32, (f64, f64, f64))> {
 
 pub(super) fn slow_host(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let (host, ratio) = slowest(attempt)?;
-    let as_others = |ratio: f64| {
+    // An executor also takes longer to fetch a task and to send its result. The driver's part is in that time, too.
+    let around = |here: bool| {
+        let tasks = attempt
+            .tasks
+            .iter()
+            .filter(|task| (task.host == host) == here);
+        median(tasks.map(|task| task.around))
+    };
+    let around = around(true) / around(false).max(1.0);
+    let as_others = |ratio: f64, around: f64| {
         attempt.saved(|task| {
-            let run = if task.host == host {
-                task.run / ratio.max(1.0)
+            if task.host == host {
+                task.run / ratio.max(1.0) + task.around / around.max(1.0)
             } else {
-                task.run
-            };
-            task.duration - task.run + run
+                task.duration
+            }
         })
     };
-    let saving = attempt.saving(as_others(ratio.0), as_others(ratio.1), as_others(ratio.2));
+    let saving = attempt.saving(
+        as_others(ratio.0, 1.0),
+        as_others(ratio.1, around),
+        as_others(ratio.2, around),
+    );
     let name = &log.hosts[host as usize];
     let title = format!(
         "tasks on {name} take {:.2} times as long as on the other hosts",
@@ -193,7 +205,8 @@ pub(super) fn slow_host(log: &Log, attempt: &Attempt) -> Option<Finding> {
     let mut finding = attempt.finding("slow_host", saving, title);
     finding.computed = format!(
         "the stage's tasks run again on {} cores, those on the host as fast as the others; medians of the run time per byte \
-         (of the run time, where nothing is read) with their intervals of 95 %{NOISE}",
+         (of the run time, where nothing is read) with their intervals of 95 %, and but for the lower end of the time around \
+         the run{NOISE}",
         attempt.slots
     );
     "other programs ran on the host at that time, or its tasks did other work: a second run in which another host is slow"

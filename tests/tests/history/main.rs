@@ -7,6 +7,7 @@ mod application;
 mod crash;
 mod export;
 mod follow;
+mod handed_on;
 mod lists;
 mod live;
 mod logs;
