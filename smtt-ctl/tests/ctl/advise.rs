@@ -1,7 +1,7 @@
 //! `smtt-ctl advise` and `smtt-ctl report --html`.
 
 use serde_json::Value;
-use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted};
+use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed};
 
 use super::Daemon;
 
@@ -69,14 +69,7 @@ fn unread(daemon: &Daemon, rdds: std::ops::Range<u32>) {
         daemon.apply(time_ns, 1000, described);
         daemon.apply(time_ns, 1000, stored);
     }
-    for task_attempt_id in 100..120 {
-        let task = Fact::TaskStarted(TaskStarted {
-            task_attempt_id,
-            stage_id: 3,
-            ..TaskStarted::default()
-        });
-        daemon.apply(21_000_000 + task_attempt_id, 1000, task);
-    }
+    (100..120).for_each(|task| daemon.later_task(task));
 }
 
 #[test]

@@ -170,6 +170,9 @@ const OF_WORKERS: [&[&str]; 8] = [
 #[test]
 fn tables_of_a_cluster_look_as_before() {
     let workers = Workers::of(&(0..3).map(with_jobs).collect::<Vec<_>>());
+    for daemon in &workers.daemons {
+        daemon.later_task(9);
+    }
     let names: Vec<String> = workers
         .addresses()
         .iter()

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_model::decode::{
-    BlockFact, BlockRemoved, Event, ExecutorDescribed, Fact, RddDescribed, TaskStarted,
+    BlockFact, BlockRemoved, Event, ExecutorDescribed, Fact, Outcome, RddDescribed, TaskEnded,
+    TaskStarted,
 };
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Readings;
@@ -475,14 +476,25 @@ fn findings_end_with_the_blocks_and_with_the_last_executor() {
             fact,
         });
     };
+    const S: u64 = 1_000_000_000;
     let cached = |tasks: std::ops::Range<u64>| {
-        apply_at(tasks.start, Fact::BlockStored(Box::new(block.clone())));
+        apply_at(tasks.start * S, Fact::BlockStored(Box::new(block.clone())));
         for task_attempt_id in tasks {
             let task = TaskStarted {
                 task_attempt_id,
                 ..TaskStarted::default()
             };
-            apply_at(task_attempt_id + 1, Fact::TaskStarted(task));
+            let at = task_attempt_id * S;
+            apply_at(at + 1, Fact::TaskStarted(task));
+            let ended = TaskEnded {
+                task_attempt_id,
+                stage_id: 0,
+                stage_attempt: 0,
+                outcome: Outcome::Succeeded,
+                execution_memory_peak_bytes: 0,
+                reason: String::new(),
+            };
+            apply_at(at + 2, Fact::TaskEnded(ended));
         }
     };
     let unread = || {
@@ -491,7 +503,7 @@ fn findings_end_with_the_blocks_and_with_the_last_executor() {
     };
     cached(10..30);
     assert!(unread());
-    apply_at(35, Fact::BlockRemoved(removed));
+    apply_at(35 * S, Fact::BlockRemoved(removed));
     assert!(!unread(), "the block is gone");
     cached(40..60);
     assert!(unread());
@@ -500,6 +512,6 @@ fn findings_end_with_the_blocks_and_with_the_last_executor() {
         is_executor: true,
         end: None,
     };
-    apply_at(70, gone);
+    apply_at(70 * S, gone);
     assert!(!unread(), "the executor is dead");
 }

@@ -8,6 +8,8 @@ use crate::units;
 
 /// Bytes of storage memory below which an RDD is not worth a finding.
 pub(super) const CACHED_BYTES: u64 = 1 << 20;
+/// Time for which blocks must have been in memory without a read.
+pub(super) const KEPT_NS: u64 = 5_000_000_000;
 /// Minimum number of blocks stored again for a finding.
 pub(super) const BACK_BLOCKS: u64 = 4;
 /// Minimum share of stored blocks that were stored again for a finding.
@@ -55,29 +57,31 @@ pub(super) fn never_read(view: &View) -> Outcome {
         let reads: Option<u64> = rdd.rows.iter().map(|row| row.block_reads).sum();
         let stored = rdd.sum(|row| row.blocks_stored);
         let peak = rdd.sum(|row| row.storage_memory_peak_bytes);
-        // At least one task per block has started since the last block was stored, and no block was read.
+        // Since the last block was stored, at least one task per block has begun and ended, and no block was read. What an
+        // iteration stores for the next one is soon read, or given back.
         let since = rdd.sum(|row| row.tasks_since_stored);
         let cached_now = rdd.sum(|row| row.partitions_cached);
+        let kept = rdd.rows.iter().filter_map(|row| row.kept_ns.or(row.last_stored_age_ns));
+        let kept = kept.max().unwrap_or(0);
         let wanted = reads == Some(0)
             && rdd.sum(|row| row.blocks_found) == 0
             && stored > 0
             && peak >= CACHED_BYTES
+            && kept >= KEPT_NS
             && since >= cached_now.max(1);
         if !wanted {
             return None;
         }
         let cost = part(peak, all);
         let now = rdd.sum(|row| row.storage_memory_bytes);
-        let mut numbers = vec![
+        let numbers = vec![
             count("blocks stored", stored),
             count("reads of its blocks", 0),
             bytes(STORAGE_NOW, now),
             bytes("storage memory at most", peak),
-            count("tasks started on this worker since its last block was stored, at least", since),
+            count("tasks that began and ended on this worker since its last block was stored, at least", since),
+            whole("time for which it was in memory since then", kept, "ns"),
         ];
-        if let Some(age) = rdd.rows.iter().filter_map(|row| row.last_stored_age_ns).min() {
-            numbers.push(whole("time since its last block was stored", age, "ns"));
-        }
         let mut not_measured = vec!["reads on other workers: ask their daemons as well".to_owned()];
         if dropped > 0 {
             not_measured.push(format!("{dropped} facts of these executors were dropped; reads may be among them"));

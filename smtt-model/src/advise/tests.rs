@@ -50,6 +50,7 @@ fn rdd(id: u32, name: &str) -> RddRow {
         block_reads: Some(4),
         tasks_since_stored: 40,
         last_stored_age_ns: Some(MINUTE_NS),
+        kept_ns: Some(MINUTE_NS),
         ..RddRow::default()
     }
 }
@@ -238,8 +239,13 @@ fn a_cached_rdd_without_reads_is_named_and_one_with_reads_is_not() {
     // Too early to tell: fewer tasks have started since than a pass takes.
     view.rdds[1].tasks_since_stored = 3;
     assert!(found(&advise(&view, &around()), "never_read").is_none());
-    // Cached before the daemon watched.
+    // What an iteration stores for the next one may be read soon, and is no loss where it was given back soon.
     view.rdds[1].tasks_since_stored = 40;
+    view.rdds[1].kept_ns = Some(4_900_000_000);
+    assert!(found(&advise(&view, &around()), "never_read").is_none());
+    view.rdds[1].kept_ns = Some(5_000_000_000);
+    assert!(found(&advise(&view, &around()), "never_read").is_some());
+    // Cached before the daemon watched.
     view.rdds[1].blocks_found = 1;
     let advice = advise(&view, &around());
     assert!(found(&advice, "never_read").is_none());
@@ -487,6 +493,10 @@ fn the_document_lists_every_rule() {
             format!("{:.0} %", nodes::REMOTE_SHARE * 100.0),
         ),
         ("never_read", format!("{} MiB", cache::CACHED_BYTES / MIB)),
+        (
+            "never_read",
+            format!("{} s", cache::KEPT_NS / 1_000_000_000),
+        ),
         (
             "evicted_and_stored_again",
             format!("{:.0} %", cache::BACK_SHARE * 100.0),

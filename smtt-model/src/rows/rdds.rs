@@ -92,7 +92,10 @@ pub struct RddRow {
     pub block_reads: Option<u64>,
     /// Time since the RDD's last block was stored, in nanoseconds; absent where none was stored.
     pub last_stored_age_ns: Option<u64>,
-    /// Tasks of this executor that started after the RDD's last block was stored; a lower bound.
+    /// Time for which blocks of the RDD were in memory after the last one was stored, in nanoseconds; absent where none
+    /// was stored.
+    pub kept_ns: Option<u64>,
+    /// Tasks of this executor that started after the RDD's last block was stored, and have ended; a lower bound.
     pub tasks_since_stored: u64,
     /// How page faults are attributed to the RDD: `context`.
     pub attributed_by: AttributedBy,
@@ -365,6 +368,10 @@ impl State {
                 self.now_ns()
                     .saturating_sub(rdd.block_history.last_stored_ns)
             }),
+            kept_ns: rdd.block_history.kept_ns(
+                held.blocks > 0,
+                executor.died_ns.unwrap_or_else(|| self.now_ns()),
+            ),
             tasks_since_stored: tasks_after(executor, rdd.block_history.last_stored_ns),
             attributed_by: AttributedBy::Context,
             samples_by_address: rdd.samples_by_address,
@@ -438,7 +445,7 @@ fn sees_reads(executor: &Executor) -> bool {
     })
 }
 
-/// Tasks that started after `time_ns`; 0 where `time_ns` is 0.
+/// Tasks that started after `time_ns` and have ended; 0 where `time_ns` is 0.
 fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
     if time_ns == 0 {
         return 0;
@@ -447,6 +454,7 @@ fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
         .tasks
         .tasks
         .values()
+        .filter(|task| task.end_ns.is_some())
         .filter_map(|task| task.start_ns);
     starts.filter(|start| *start > time_ns).count() as u64
 }

@@ -23,6 +23,8 @@ pub struct BlockHistory {
     pub reads: u64,
     /// Time when the last block was stored, in nanoseconds since boot; zero where none was.
     pub last_stored_ns: u64,
+    /// Time when the last block left memory, in nanoseconds since boot; zero where none did.
+    pub last_removed_ns: u64,
     /// Time from the begin of tasks until they had stored blocks again, in nanoseconds.
     pub again_ns: u64,
     /// Blocks whose task's begin is not known, of those that were stored again.
@@ -57,6 +59,24 @@ impl BlockHistory {
         self.last_stored_ns = self.last_stored_ns.max(now_ns);
     }
 
+    /// Counts a block that left memory.
+    pub(super) fn removed(&mut self, evicted: bool, now_ns: u64) {
+        self.removed += 1;
+        self.evicted += u64::from(evicted);
+        self.last_removed_ns = self.last_removed_ns.max(now_ns);
+    }
+
+    /// Time for which blocks were in memory after the last one was stored; `None` where none was. `held`: some are in
+    /// memory at `now_ns`.
+    pub(crate) fn kept_ns(&self, held: bool, now_ns: u64) -> Option<u64> {
+        let until = if held || self.last_removed_ns == 0 {
+            now_ns
+        } else {
+            self.last_removed_ns
+        };
+        (self.last_stored_ns > 0).then(|| until.saturating_sub(self.last_stored_ns))
+    }
+
     /// Time until blocks were stored again, where it is known of each.
     pub(crate) fn again_known_ns(&self) -> Option<u64> {
         (self.stored_again > 0 && self.again_unknown == 0).then_some(self.again_ns)
@@ -77,6 +97,7 @@ impl BlockHistory {
             *sum = sum.saturating_add(more);
         }
         self.last_stored_ns = self.last_stored_ns.max(other.last_stored_ns);
+        self.last_removed_ns = self.last_removed_ns.max(other.last_removed_ns);
     }
 }
 
@@ -123,6 +144,20 @@ mod tests {
             partition: Some(partition),
             ..BlockFact::default()
         }
+    }
+
+    #[test]
+    fn blocks_are_kept_until_the_last_one_goes() {
+        let mut history = BlockHistory::default();
+        assert_eq!(history.kept_ns(true, 9), None);
+        history.stored(&block(0), false, false, 10, None);
+        history.stored(&block(1), false, false, 20, None);
+        assert_eq!(history.kept_ns(true, 50), Some(30));
+        history.removed(false, 60);
+        assert_eq!(history.kept_ns(true, 70), Some(50));
+        history.removed(true, 80);
+        assert_eq!(history.kept_ns(false, 500), Some(60));
+        assert_eq!((history.removed, history.evicted), (2, 1));
     }
 
     #[test]

@@ -190,9 +190,8 @@ impl Executor {
                 if outcome == Outcome::Applied {
                     self.left_partitions.add(fact.rdd_id, fact.partition, caps);
                     if let Some(mut rdd) = self.rdds.get_mut(&RddKey::of_fact(fact.rdd_id)) {
-                        rdd.block_history.removed += 1;
-                        rdd.block_history.evicted +=
-                            u64::from(fact.activity == Some(Activity::EVICT));
+                        let evicted = fact.activity == Some(Activity::EVICT);
+                        rdd.block_history.removed(evicted, now_ns);
                     }
                 }
                 return outcome;

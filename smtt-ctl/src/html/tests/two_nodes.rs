@@ -96,6 +96,7 @@ fn rdd_row(executor: u64, (id, name, mib, ratio, _): (u32, &str, u64, f64, f64))
         blocks_evicted: if id == 12 { 8 } else { 0 },
         block_reads: Some(if id == 23 { 0 } else { 320 }),
         last_stored_age_ns: Some(300_000_000_000),
+        kept_ns: Some(300_000_000_000),
         tasks_since_stored: 400,
         faults: FaultFigures {
             page_faults: Some(mib * 256),

@@ -192,6 +192,8 @@ fn what_becomes_of_blocks_is_in_the_row_of_their_rdd() {
         (1, Some(0), 0)
     );
     tell(&mut state, 1, 2, started(5, 3));
+    assert_eq!(row(&state).tasks_since_stored, 0, "it may still read");
+    tell(&mut state, 1, 2, ended(5, 3, TaskOutcome::Succeeded));
     let read = crate::decode::BlockRead {
         block_id: "rdd_7_0".to_owned(),
         rdd_id: Some(7),

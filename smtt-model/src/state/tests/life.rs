@@ -80,7 +80,7 @@ fn a_resync_told_twice_changes_nothing() {
         );
         rows.0
             .iter_mut()
-            .for_each(|row| row.last_stored_age_ns = None);
+            .for_each(|row| (row.last_stored_age_ns, row.kept_ns) = (None, None));
         rows.1.iter_mut().for_each(|row| row.duration_ns = None);
         rows.2.iter_mut().for_each(|row| row.age_ns = 0);
         rows.2
