@@ -226,25 +226,6 @@ impl Daemon {
         });
     }
 
-    /// A task of the job begins and ends, seconds after its blocks were stored.
-    fn later_task(&self, task_attempt_id: u64) {
-        let started = TaskStarted {
-            task_attempt_id,
-            stage_id: 3,
-            ..TaskStarted::default()
-        };
-        self.apply(6_000_000_000, 1000, Fact::TaskStarted(started));
-        let ended = TaskEnded {
-            task_attempt_id,
-            stage_id: 3,
-            stage_attempt: 0,
-            outcome: Outcome::Succeeded,
-            execution_memory_peak_bytes: 0,
-            reason: String::new(),
-        };
-        self.apply(7_000_000_000, 1000, Fact::TaskEnded(ended));
-    }
-
     fn ctl(&self, arguments: &[&str]) -> Output {
         ctl(&self.socket, arguments, "80")
     }

@@ -1,7 +1,9 @@
 //! `smtt-ctl advise` and `smtt-ctl report --html`.
 
 use serde_json::Value;
-use smtt_model::decode::{BlockFact, Event, ExecutorDescribed, Fact, RddDescribed};
+use smtt_model::decode::{
+    BlockFact, Event, ExecutorDescribed, Fact, Outcome, RddDescribed, TaskEnded, TaskStarted,
+};
 
 use super::Daemon;
 
@@ -69,7 +71,26 @@ fn unread(daemon: &Daemon, rdds: std::ops::Range<u32>) {
         daemon.apply(time_ns, 1000, described);
         daemon.apply(time_ns, 1000, stored);
     }
-    (100..120).for_each(|task| daemon.later_task(task));
+    (100..120).for_each(|task| later_task(daemon, task));
+}
+
+/// A task of the job begins and ends, seconds after its blocks were stored.
+pub(super) fn later_task(daemon: &Daemon, task_attempt_id: u64) {
+    let started = TaskStarted {
+        task_attempt_id,
+        stage_id: 3,
+        ..TaskStarted::default()
+    };
+    daemon.apply(6_000_000_000, 1000, Fact::TaskStarted(started));
+    let ended = TaskEnded {
+        task_attempt_id,
+        stage_id: 3,
+        stage_attempt: 0,
+        outcome: Outcome::Succeeded,
+        execution_memory_peak_bytes: 0,
+        reason: String::new(),
+    };
+    daemon.apply(7_000_000_000, 1000, Fact::TaskEnded(ended));
 }
 
 #[test]

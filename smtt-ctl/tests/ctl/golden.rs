@@ -11,6 +11,7 @@ use smtt_model::protocol::MachineCheck;
 use smtt_model::rows::ExecutorId;
 use smtt_model::state::MemorySample;
 
+use super::advise::later_task;
 use super::cluster::with_jobs;
 use super::workers::{Workers, dead};
 use super::{Daemon, ctl, job, memory, pages};
@@ -171,7 +172,7 @@ const OF_WORKERS: [&[&str]; 8] = [
 fn tables_of_a_cluster_look_as_before() {
     let workers = Workers::of(&(0..3).map(with_jobs).collect::<Vec<_>>());
     for daemon in &workers.daemons {
-        daemon.later_task(9);
+        later_task(daemon, 9);
     }
     let names: Vec<String> = workers
         .addresses()
