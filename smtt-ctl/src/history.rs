@@ -1,8 +1,7 @@
 //! Answers about a whole application, from the store of its history: the program that reads stores is installed apart.
 
-use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::html::stem;
@@ -13,13 +12,13 @@ const PROGRAM: &str = "smtt-history";
 
 /// The page of an application, in this file, in this folder, or on standard output.
 pub(super) fn report(
-    store: &OsStr,
+    store: &Path,
     app: &str,
     user: Option<u32>,
     output: Option<&Path>,
 ) -> Result<Exit, Failure> {
-    let file: OsString = match output {
-        Some(folder) if folder.is_dir() => folder.join(format!("{}.html", stem(app))).into(),
+    let file: PathBuf = match output {
+        Some(folder) if folder.is_dir() => folder.join(format!("{}.html", stem(app))),
         Some(file) => file.into(),
         None => "-".into(),
     };
@@ -32,7 +31,7 @@ pub(super) fn report(
 }
 
 /// The findings of an application.
-pub(super) fn advise(store: &OsStr, app: &str, json: bool) -> Result<Exit, Failure> {
+pub(super) fn advise(store: &Path, app: &str, json: bool) -> Result<Exit, Failure> {
     let mut command = command("advise", store);
     if json {
         command.arg("--json");
@@ -40,7 +39,7 @@ pub(super) fn advise(store: &OsStr, app: &str, json: bool) -> Result<Exit, Failu
     become_it(&mut command, app)
 }
 
-fn command(word: &str, store: &OsStr) -> Command {
+fn command(word: &str, store: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command.arg(word).arg("--store").arg(store);
     command

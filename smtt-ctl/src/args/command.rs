@@ -1,6 +1,5 @@
 //! The subcommands of `smtt-ctl`, each with its arguments.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -142,7 +141,7 @@ pub enum Command {
         /// Store of histories: the page of the whole application (--app ID or ID/ATTEMPT) with jobs, the time line of
         /// tasks, functions and RDDs of stages, by the program smtt-history.
         #[arg(long, value_name = "URL", requires_all = ["html", "app"], conflicts_with_all = ["by", "executor", "rdd", "stage"])]
-        store: Option<OsString>,
+        store: Option<PathBuf>,
     },
     /// Findings with their numbers and remedies, the most expensive first.
     Advise {
@@ -161,7 +160,7 @@ pub enum Command {
         /// Store of histories: findings about the whole application (--app ID or ID/ATTEMPT), by the program
         /// smtt-history.
         #[arg(long, value_name = "URL", requires = "app", conflicts_with_all = ["user", "by", "all"])]
-        store: Option<OsString>,
+        store: Option<PathBuf>,
     },
     /// Why executors died: the list, or the page of one of them with its evidence.
     Postmortem {
