@@ -265,9 +265,8 @@ fn with_columns(
     ListingKind { columns, ..*kind }
 }
 
-/// Refuses commands that ask one worker only, or no worker.
+/// Refuses commands that ask one worker only.
 pub(super) fn check(args: &Args) -> Result<(), Failure> {
-    check_store(args)?;
     let name = match &args.command {
         Command::Status { .. }
         | Command::Executors(_)
@@ -298,7 +297,6 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
 
 /// Refuses commands that read files or measure: they do so on this machine.
 pub(super) fn check_one(args: &Args) -> Result<(), Failure> {
-    check_store(args)?;
     let name = match &args.command {
         Command::Doctor { .. } => "doctor",
         Command::Calibrate { .. } => "calibrate",
@@ -311,18 +309,6 @@ pub(super) fn check_one(args: &Args) -> Result<(), Failure> {
     Err(Failure::Question(format!(
         "smtt-ctl {name} asks the machine on which it runs: run it there, without --host"
     )))
-}
-
-/// Refuses a store of histories, which has what all workers wrote.
-fn check_store(args: &Args) -> Result<(), Failure> {
-    match &args.command {
-        Command::Report { store: Some(_), .. } | Command::Advise { store: Some(_), .. } => {
-            Err(Failure::Question(
-                "--store reads files and asks no worker: leave --cluster and --host out".to_owned(),
-            ))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// An object with the workers and their errors beside its other fields, and whether all workers answered.

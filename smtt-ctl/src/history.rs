@@ -5,50 +5,72 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::html::stem;
-use super::{Exit, Failure};
+use super::output::Form;
+use super::{Args, Failure, args};
 
-/// The program; a package of its own.
+/// The program, a package of its own. It stands beside this one: a search by `PATH` would let root run a user's.
 const PROGRAM: &str = "smtt-history";
 
-/// The page of an application, in this file, in this folder, or on standard output.
-pub(super) fn report(
-    store: &Path,
-    app: &str,
-    user: Option<u32>,
-    output: Option<&Path>,
-) -> Result<Exit, Failure> {
-    let file: PathBuf = match output {
-        Some(folder) if folder.is_dir() => folder.join(format!("{}.html", stem(app))),
-        Some(file) => file.into(),
-        None => "-".into(),
+/// Runs that program in place of this one where the arguments name a store. No worker is asked.
+///
+/// # Errors
+/// When it is not installed, or has no such form.
+pub(super) fn hand_on(args: &Args, form: Form) -> Result<(), Failure> {
+    let mut command = Command::new(beside()?);
+    let app = match &args.command {
+        args::Command::Report {
+            filter,
+            output,
+            store: Some(store),
+            ..
+        } => {
+            let app = filter.app.as_deref().unwrap_or_default();
+            command.arg("report").arg("--store").arg(store);
+            command.arg("--html").arg(page(app, output.as_deref()));
+            if let Some(user) = filter.user {
+                command.args(["--user", &user.to_string()]);
+            }
+            app
+        }
+        args::Command::Advise {
+            app,
+            store: Some(store),
+            ..
+        } => {
+            command.arg("advise").arg("--store").arg(store);
+            match form {
+                Form::Json => {
+                    command.arg("--json");
+                }
+                Form::Csv => {
+                    let only = "findings of a store are text or --json";
+                    return Err(Failure::Question(only.to_owned()));
+                }
+                Form::Text | Form::Plain => {}
+            }
+            app.as_deref().unwrap_or_default()
+        }
+        _ => return Ok(()),
     };
-    let mut command = command("report", store);
-    command.arg("--html").arg(file);
-    if let Some(user) = user {
-        command.args(["--user", &user.to_string()]);
+    Err(missing(command.arg("--").arg(app).exec()))
+}
+
+/// The file of a page: this one, one in this folder, or standard output.
+fn page(app: &str, output: Option<&Path>) -> PathBuf {
+    match output {
+        Some(folder) if folder.is_dir() => folder.join(format!("{}.html", stem(app))),
+        Some(file) => file.to_owned(),
+        None => "-".into(),
     }
-    become_it(&mut command, app)
 }
 
-/// The findings of an application.
-pub(super) fn advise(store: &Path, app: &str, json: bool) -> Result<Exit, Failure> {
-    let mut command = command("advise", store);
-    if json {
-        command.arg("--json");
-    }
-    become_it(&mut command, app)
+fn beside() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().map_err(missing)?;
+    Ok(own.with_file_name(PROGRAM))
 }
 
-fn command(word: &str, store: &Path) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.arg(word).arg("--store").arg(store);
-    command
-}
-
-/// Runs the program about an application, in place of this one.
-fn become_it(command: &mut Command, app: &str) -> Result<Exit, Failure> {
-    let error = command.arg("--").arg(app).exec();
-    Err(Failure::Nothing(format!(
+fn missing(error: std::io::Error) -> Failure {
+    Failure::Nothing(format!(
         "cannot run {PROGRAM}: {error}; install the package {PROGRAM}"
-    )))
+    ))
 }

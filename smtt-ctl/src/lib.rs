@@ -203,11 +203,12 @@ fn client(runtime: &Runtime, args: &Args) -> Result<Client, Failure> {
 
 /// Asks as often as the arguments say.
 fn asked(runtime: &Runtime, args: &Args) -> Exit {
-    let client = match client(runtime, args) {
+    let output = Output::detect(args);
+    let handed = history::hand_on(args, output.form);
+    let client = match handed.and_then(|()| client(runtime, args)) {
         Ok(client) => client,
         Err(failure) => return ended(Err(failure)),
     };
-    let output = Output::detect(args);
     let answer = || answered(runtime, &client, output, &args.command);
     let of_cluster = |cluster: &Cluster| {
         cluster.begin();
@@ -319,15 +320,6 @@ fn answered(
         } => runtime.block_on(pages::run(client, output, query, by, *spanning)),
         Command::Report {
             filter,
-            output,
-            store: Some(store),
-            ..
-        } => {
-            let app = filter.app.as_deref().unwrap_or_default();
-            history::report(store, app, filter.user, output.as_deref())
-        }
-        Command::Report {
-            filter,
             html: true,
             by,
             output,
@@ -337,20 +329,7 @@ fn answered(
             runtime.block_on(report::run(client, output, filter, *by))
         }
         Command::Advise {
-            app,
-            store: Some(store),
-            ..
-        } => history::advise(
-            store,
-            app.as_deref().unwrap_or_default(),
-            output.form == output::Form::Json,
-        ),
-        Command::Advise {
-            app,
-            user,
-            by,
-            all,
-            store: None,
+            app, user, by, all, ..
         } => {
             let question = ListQuery {
                 app: app.clone(),

@@ -139,7 +139,7 @@ pub enum Command {
         #[arg(short, long, value_name = "PATH", requires = "html")]
         output: Option<PathBuf>,
         /// Store of histories: the page of the whole application (--app ID or ID/ATTEMPT) with jobs, the time line of
-        /// tasks, functions and RDDs of stages, by the program smtt-history.
+        /// tasks, functions and RDDs of stages, by the program smtt-history. No worker is asked.
         #[arg(long, value_name = "URL", requires_all = ["html", "app"], conflicts_with_all = ["by", "executor", "rdd", "stage"])]
         store: Option<PathBuf>,
     },
@@ -158,7 +158,7 @@ pub enum Command {
         #[arg(long)]
         all: bool,
         /// Store of histories: findings about the whole application (--app ID or ID/ATTEMPT), by the program
-        /// smtt-history.
+        /// smtt-history. No worker is asked.
         #[arg(long, value_name = "URL", requires = "app", conflicts_with_all = ["user", "by", "all"])]
         store: Option<PathBuf>,
     },

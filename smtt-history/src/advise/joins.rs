@@ -195,7 +195,9 @@ impl<'a> Plan<'a> {
             if let Some(time) = node.metric("scan time") {
                 return ms_of(time);
             }
-            if node.name == "Exchange" {
+            // Any other node may do work that stays.
+            let only_passes = ["Filter", "Project", "ColumnarToRow", "InputAdapter"];
+            if !only_passes.contains(&node.name.as_str()) {
                 return None;
             }
             at = child;

@@ -57,18 +57,21 @@ pub(super) fn never_read(view: &View) -> Outcome {
         let reads: Option<u64> = rdd.rows.iter().map(|row| row.block_reads).sum();
         let stored = rdd.sum(|row| row.blocks_stored);
         let peak = rdd.sum(|row| row.storage_memory_peak_bytes);
-        // Since the last block was stored, at least one task per block has begun and ended, and no block was read. What an
-        // iteration stores for the next one is soon read, or given back.
+        // Since the last block was stored, at least one task per block has begun and ended while they were in memory, and
+        // no block was read. What an iteration stores for the next one is soon read, or given back.
         let since = rdd.sum(|row| row.tasks_since_stored);
-        let cached_now = rdd.sum(|row| row.partitions_cached);
-        let kept = rdd.rows.iter().filter_map(|row| row.kept_ns.or(row.last_stored_age_ns));
-        let kept = kept.max().unwrap_or(0);
+        let blocks = match rdd.sum(|row| row.partitions_cached) {
+            0 => stored - rdd.sum(|row| row.blocks_stored_again).min(stored),
+            now => now,
+        };
+        let kept = rdd.rows.iter().filter_map(|row| row.kept_ns);
+        let kept = kept.min().unwrap_or(0);
         let wanted = reads == Some(0)
             && rdd.sum(|row| row.blocks_found) == 0
             && stored > 0
             && peak >= CACHED_BYTES
             && kept >= KEPT_NS
-            && since >= cached_now.max(1);
+            && since >= blocks;
         if !wanted {
             return None;
         }

@@ -95,7 +95,8 @@ pub struct RddRow {
     /// Time for which blocks of the RDD were in memory after the last one was stored, in nanoseconds; absent where none
     /// was stored.
     pub kept_ns: Option<u64>,
-    /// Tasks of this executor that started after the RDD's last block was stored, and have ended; a lower bound.
+    /// Tasks of this executor that started after the RDD's last block was stored, and ended while it had blocks in
+    /// memory; a lower bound.
     pub tasks_since_stored: u64,
     /// How page faults are attributed to the RDD: `context`.
     pub attributed_by: AttributedBy,
@@ -323,6 +324,8 @@ impl State {
     ) -> RddRow {
         let nothing = Rdd::default();
         let rdd = executor.rdds.get(&key).unwrap_or(&nothing);
+        let now_ns = executor.died_ns.unwrap_or_else(|| self.now_ns());
+        let until_ns = rdd.block_history.until_ns(held.blocks > 0, now_ns);
         let said = rdd.described.as_ref();
         let text = |of: fn(&RddDescribed) -> &String| {
             said.map(of).filter(|text| !text.is_empty()).cloned()
@@ -368,11 +371,8 @@ impl State {
                 self.now_ns()
                     .saturating_sub(rdd.block_history.last_stored_ns)
             }),
-            kept_ns: rdd.block_history.kept_ns(
-                held.blocks > 0,
-                executor.died_ns.unwrap_or_else(|| self.now_ns()),
-            ),
-            tasks_since_stored: tasks_after(executor, rdd.block_history.last_stored_ns),
+            kept_ns: rdd.block_history.kept_ns(until_ns),
+            tasks_since_stored: tasks_within(executor, rdd.block_history.last_stored_ns, until_ns),
             attributed_by: AttributedBy::Context,
             samples_by_address: rdd.samples_by_address,
             contexts: if whole {
@@ -445,18 +445,17 @@ fn sees_reads(executor: &Executor) -> bool {
     })
 }
 
-/// Tasks that started after `time_ns` and have ended; 0 where `time_ns` is 0.
-fn tasks_after(executor: &Executor, time_ns: u64) -> u64 {
-    if time_ns == 0 {
+/// Tasks that started after `begin_ns` and ended until `end_ns`; 0 where `begin_ns` is 0.
+fn tasks_within(executor: &Executor, begin_ns: u64, end_ns: u64) -> u64 {
+    if begin_ns == 0 {
         return 0;
     }
-    let starts = executor
-        .tasks
-        .tasks
-        .values()
-        .filter(|task| task.end_ns.is_some())
-        .filter_map(|task| task.start_ns);
-    starts.filter(|start| *start > time_ns).count() as u64
+    let tasks = executor.tasks.tasks.values();
+    let within = tasks.filter(|task| {
+        task.start_ns.is_some_and(|start| start > begin_ns)
+            && task.end_ns.is_some_and(|end| end <= end_ns)
+    });
+    within.count() as u64
 }
 
 /// Page faults and page walks of an RDD, by activity.

@@ -66,15 +66,18 @@ impl BlockHistory {
         self.last_removed_ns = self.last_removed_ns.max(now_ns);
     }
 
-    /// Time for which blocks were in memory after the last one was stored; `None` where none was. `held`: some are in
-    /// memory at `now_ns`.
-    pub(crate) fn kept_ns(&self, held: bool, now_ns: u64) -> Option<u64> {
-        let until = if held || self.last_removed_ns == 0 {
+    /// Until when blocks were in memory. `held`: some are at `now_ns`.
+    pub(crate) const fn until_ns(&self, held: bool, now_ns: u64) -> u64 {
+        if held || self.last_removed_ns == 0 {
             now_ns
         } else {
             self.last_removed_ns
-        };
-        (self.last_stored_ns > 0).then(|| until.saturating_sub(self.last_stored_ns))
+        }
+    }
+
+    /// Time for which blocks were in memory after the last one was stored; `None` where none was.
+    pub(crate) fn kept_ns(&self, until_ns: u64) -> Option<u64> {
+        (self.last_stored_ns > 0).then(|| until_ns.saturating_sub(self.last_stored_ns))
     }
 
     /// Time until blocks were stored again, where it is known of each.
@@ -149,14 +152,15 @@ mod tests {
     #[test]
     fn blocks_are_kept_until_the_last_one_goes() {
         let mut history = BlockHistory::default();
-        assert_eq!(history.kept_ns(true, 9), None);
+        let kept = |history: &BlockHistory, held, now| history.kept_ns(history.until_ns(held, now));
+        assert_eq!(kept(&history, true, 9), None);
         history.stored(&block(0), false, false, 10, None);
         history.stored(&block(1), false, false, 20, None);
-        assert_eq!(history.kept_ns(true, 50), Some(30));
+        assert_eq!(kept(&history, true, 50), Some(30));
         history.removed(false, 60);
-        assert_eq!(history.kept_ns(true, 70), Some(50));
+        assert_eq!(kept(&history, true, 70), Some(50));
         history.removed(true, 80);
-        assert_eq!(history.kept_ns(false, 500), Some(60));
+        assert_eq!(kept(&history, false, 500), Some(60));
         assert_eq!((history.removed, history.evicted), (2, 1));
     }
 

@@ -11,11 +11,13 @@ use smtt_history::log::Bounds;
 use smtt_tests::lab::programs;
 use xtask::event_log::{self, ID, Shape};
 
-/// Runs a program of this workspace that finds others in a folder only.
-fn ran(program: &str, path: &Path, arguments: &[&str]) -> Result<Output> {
-    let mut command = Command::new(programs()?.join(program));
-    command.env("PATH", path).args(arguments);
-    command.output().context(program.to_owned())
+/// Runs a program in that folder, for which `PATH` has none.
+fn ran(program: &str, folder: &Path, arguments: &[&str]) -> Result<Output> {
+    let mut command = Command::new(folder.join(program));
+    command
+        .env("PATH", "")
+        .env("SMTT_CLUSTER", "nowhere.invalid");
+    command.args(arguments).output().context(program.to_owned())
 }
 
 #[test]
@@ -81,11 +83,15 @@ fn the_client_hands_on_what_needs_a_whole_application() -> Result<()> {
         unknown.status.code() == Some(2) && said.contains("--json"),
         "{unknown:?}"
     );
-    let nowhere = ran(
-        "smtt-ctl",
-        &pages,
-        &["advise", "--store", &store, "--app", ID],
-    )?;
+    // Beside a copy of the client there is none, and one that PATH has is not run.
+    let alone = folder.path().join("alone");
+    fs::create_dir(&alone)?;
+    fs::copy(programs.join("smtt-ctl"), alone.join("smtt-ctl"))?;
+    let mut alone = Command::new(alone.join("smtt-ctl"));
+    alone.env("PATH", &programs);
+    let nowhere = alone
+        .args(["advise", "--store", &store, "--app", ID])
+        .output()?;
     let said = String::from_utf8_lossy(&nowhere.stderr);
     ensure!(
         nowhere.status.code() == Some(1) && said.contains("install the package smtt-history"),
@@ -97,9 +103,7 @@ fn the_client_hands_on_what_needs_a_whole_application() -> Result<()> {
         &[
             "report", "--html", "--store", &store, "--app", ID, "--stage", "1",
         ],
-        &[
-            "advise", "--store", &store, "--app", ID, "--host", "nowhere",
-        ],
+        &["advise", "--store", &store, "--app", ID, "--csv"],
     ] {
         let refused = client(wrong)?;
         ensure!(refused.status.code() == Some(2), "{wrong:?}: {refused:?}");

@@ -292,3 +292,36 @@ fn a_join_of_spark_is_read() {
         (549.3, 6_000_000.0, 1800.0, Some((2, 0)))
     );
 }
+
+#[test]
+fn a_scan_counts_where_its_rows_only_pass() {
+    let scan = |between: &[&str], leaves: usize| {
+        let mut nodes = vec![json!({"nodeId": 0, "nodeName": "Exchange"})];
+        let mut edges = Vec::new();
+        for (at, name) in between.iter().enumerate() {
+            nodes.push(json!({"nodeId": at + 1, "nodeName": name}));
+            edges.push(json!({"fromId": at + 1, "toId": at}));
+        }
+        let time = "total (min, med, max (stageId: taskId))\n4.5 s (1.0 s, 1.1 s, 1.3 s (stage 2.0: task 5))";
+        for leaf in 0..leaves {
+            let id = between.len() + 1 + leaf;
+            let metrics = json!([{"name": "scan time", "value": time}]);
+            nodes.push(json!({"nodeId": id, "nodeName": "Scan parquet ", "metrics": metrics}));
+            edges.push(json!({"fromId": id, "toId": between.len()}));
+        }
+        let query: Query =
+            serde_json::from_value(json!({"nodes": nodes, "edges": edges})).expect("a plan");
+        Plan::of(&query).scan(0)
+    };
+    assert_eq!(
+        scan(&["Project", "Filter", "ColumnarToRow"], 1),
+        Some(4500.0)
+    );
+    assert_eq!(scan(&[], 1), Some(4500.0));
+    // A broadcast leaves this work where it is.
+    for work in ["ArrowEvalPython", "HashAggregate", "Generate", "Exchange"] {
+        assert_eq!(scan(&["Project", work, "ColumnarToRow"], 1), None, "{work}");
+    }
+    assert_eq!(scan(&["Union"], 2), None);
+    assert_eq!(scan(&["Project"], 0), None);
+}
