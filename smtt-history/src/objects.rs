@@ -1,4 +1,4 @@
-//! Stores in a bucket: S3 and what speaks its protocol, Google Cloud Storage, Azure.
+//! Stores in a bucket: S3 and what speaks its protocol, Google Cloud Storage, Azure. An HDFS is one, too ([`hdfs`]).
 //!
 //! The objects below `<prefix>/<name>/` are one application. [`mirror`] copies those that are needed into a folder of this
 //! machine, which is read as any store is. Imports and compactions write their tables into such a folder, too, and
@@ -9,6 +9,7 @@
 pub mod bucket;
 pub mod client;
 mod connect;
+mod hdfs;
 pub mod list;
 pub mod logs;
 pub mod mirror;
@@ -25,12 +26,13 @@ use url::Url;
 pub enum Location {
     /// A folder of this machine.
     Folder(PathBuf),
-    /// A bucket, perhaps with a prefix.
+    /// A bucket, perhaps with a prefix, or a folder of an HDFS.
     Bucket(Url),
 }
 
-/// Schemes of buckets, and what each is for [`object_store`].
-const SCHEMES: [(&str, &str); 6] = [
+/// Schemes of buckets, and what each is for [`object_store`]; and HDFS.
+const SCHEMES: [(&str, &str); 7] = [
+    ("hdfs", "hdfs"),
     ("s3", "s3"),
     // Hadoop's name for the same.
     ("s3a", "s3"),
@@ -61,14 +63,14 @@ impl FromStr for Location {
                 "a folder of this machine is file:///PATH, with three slashes".to_owned()
             });
         }
-        if matches!(scheme.as_str(), "hdfs" | "viewfs" | "webhdfs" | "swebhdfs") {
+        if matches!(scheme.as_str(), "viewfs" | "webhdfs" | "swebhdfs") {
             return Err(format!(
-                "{scheme}:// is not read directly: mount it (hadoop-fuse-dfs, or the NFS gateway) or copy it (hdfs dfs -get), and give that folder"
+                "{scheme}:// is not read: give the NameNode or name service behind it, hdfs://HOST:PORT/PATH"
             ));
         }
         let Some((_, scheme)) = SCHEMES.iter().find(|(known, _)| *known == scheme) else {
             return Err(format!(
-                "{scheme}:// is unknown: give a folder, file:///PATH, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
+                "{scheme}:// is unknown: give a folder, file:///PATH, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or hdfs://HOST:PORT/PATH"
             ));
         };
         let url = Url::parse(&format!("{scheme}://{rest}"))
@@ -84,7 +86,10 @@ impl FromStr for Location {
             return Err("an address of a bucket has no ? and no #".to_owned());
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(format!("the bucket is missing: {scheme}://BUCKET/PREFIX"));
+            return Err(match *scheme {
+                "hdfs" => "the NameNode is missing: hdfs://HOST:PORT/PATH".to_owned(),
+                _ => format!("the bucket is missing: {scheme}://BUCKET/PREFIX"),
+            });
         }
         object_store::path::Path::from_url_path(url.path())
             .map_err(|_| "the prefix has an empty part, or one of dots".to_owned())?;

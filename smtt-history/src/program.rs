@@ -74,10 +74,11 @@ pub fn main() -> ExitCode {
 
 /// What is logged where `SMTT_LOG` says nothing else.
 fn levels() -> filter::Targets {
-    // The library says at `info` that it tries again; what fails in the end is one line here.
+    // The libraries say that they try again; what fails in the end is one line here.
     filter::Targets::new()
         .with_default(LevelFilter::INFO)
         .with_target("object_store", LevelFilter::WARN)
+        .with_target("hdfs_native", LevelFilter::ERROR)
 }
 
 /// The application that a command line names.

@@ -48,6 +48,7 @@ pub mod event_log;
 pub mod experiment;
 pub mod features;
 pub mod fixture;
+pub mod hdfs;
 pub mod http;
 pub mod json;
 pub mod marker;

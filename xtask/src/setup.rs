@@ -6,6 +6,7 @@
 mod chromium;
 pub mod containers;
 mod debian;
+pub mod hdfs;
 pub mod images;
 pub mod objects;
 pub mod openssh;

@@ -1,4 +1,4 @@
-//! Requests to a bucket: it lists objects page by page, reads them in ranges and writes the pointer conditionally. The number
+//! Requests to a store: it lists objects page by page, reads them in ranges and writes the pointer conditionally. The number
 //! of pages, the bytes of an object and the time of a request are bounded.
 
 use std::fs::File;
@@ -9,18 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use object_store::list::PaginatedListOptions;
 use object_store::path::Path as Key;
-use object_store::{
-    Error, GetOptions, GetRange, MultipartUpload as _, ObjectStoreExt as _, PutMode, PutOptions,
-    PutPayload, UpdateVersion,
-};
+use object_store::{Error, GetOptions, GetRange, MultipartUpload as _, PutMode, UpdateVersion};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use url::Url;
 
-use super::connect::{Remote, connect, line};
+use super::connect::{Read, Remote, connect, line};
 
 /// The object that names an application's tables.
 pub const POINTER: &str = "tables.json";
@@ -91,7 +87,7 @@ pub struct Pointer {
 /// A pointer, and its version for a conditional write.
 pub(super) type Pointed = (Pointer, UpdateVersion);
 
-/// A bucket with its prefix.
+/// A bucket or an HDFS, with its prefix.
 pub struct Bucket {
     store: Arc<dyn Remote>,
     prefix: String,
@@ -121,6 +117,16 @@ impl Bucket {
     #[must_use]
     pub fn shown(&self, name: &str) -> String {
         format!("{}/{name}", self.shown)
+    }
+
+    /// Whether objects grow, so that the length of one in a listing may be more than what can be read.
+    pub(super) fn grows(&self) -> bool {
+        self.store.grows()
+    }
+
+    /// Name of what an application's pointer is in the store, for messages.
+    pub(super) fn pointer_name(&self) -> &'static str {
+        self.store.pointer()
     }
 
     fn key(&self, name: &str) -> Result<Key, Trouble> {
@@ -158,25 +164,16 @@ impl Bucket {
         pages: usize,
     ) -> Result<Vec<Object>, Trouble> {
         let prefix = format!("{}{folder}/", self.prefix);
-        let (mut objects, mut page_token) = (Vec::new(), None);
+        let mut objects = Vec::new();
+        let mut listing = self.store.pages(&prefix, false);
         for _ in 0..pages {
-            let options = PaginatedListOptions {
-                page_token,
-                ..Default::default()
-            };
-            let page = self.store.list_paginated(Some(&prefix), options);
-            let page = self.asked(folder, page).await?;
-            objects.extend(page.result.objects.into_iter().filter_map(|object| {
-                let name = object.location.as_ref().strip_prefix(&prefix)?;
-                (name.len() <= LONGEST).then(|| Object {
-                    name: name.to_owned(),
-                    size: object.size,
-                    tag: object.e_tag,
-                    modified_ms: object.last_modified.timestamp_millis(),
-                })
+            let page = async { listing.next().await.transpose() };
+            let page = self.asked(folder, page).await?.unwrap_or_default();
+            objects.extend(page.objects.into_iter().filter_map(|object| {
+                let name = object.name.strip_prefix(&prefix)?.to_owned();
+                (name.len() <= LONGEST).then_some(Object { name, ..object })
             }));
-            page_token = page.page_token;
-            if page_token.is_none() {
+            if !page.has_more {
                 return Ok(objects);
             }
         }
@@ -192,12 +189,10 @@ impl Bucket {
     /// When the store gives no answer.
     pub async fn object(&self, name: &str) -> Result<Option<Object>, Trouble> {
         let key = self.key(name)?;
-        match self.asked(name, self.store.head(&key)).await {
+        match self.asked(name, self.store.object(&key)).await {
             Ok(object) => Ok(Some(Object {
                 name: name.to_owned(),
-                size: object.size,
-                tag: object.e_tag,
-                modified_ms: object.last_modified.timestamp_millis(),
+                ..object
             })),
             Err(Trouble::Absent(_)) => Ok(None),
             Err(trouble) => Err(trouble),
@@ -241,16 +236,11 @@ impl Bucket {
         names: &mut Vec<String>,
     ) -> Result<bool, (Trouble, bool)> {
         let prefix = format!("{}{first}", self.prefix);
-        let mut page_token = None;
+        let mut listing = self.store.pages(&prefix, true);
         for _ in 0..FOLDER_PAGES {
-            let options = PaginatedListOptions {
-                page_token,
-                delimiter: Some("/".into()),
-                ..Default::default()
-            };
-            let page = self.store.list_paginated(Some(&prefix), options);
+            let page = async { listing.next().await.transpose() };
             let page = match timeout(REQUEST, page).await {
-                Ok(Ok(page)) => page,
+                Ok(Ok(page)) => page.unwrap_or_default(),
                 Ok(Err(error)) => {
                     let is_of_all = !matches!(error, Error::InvalidPath { .. });
                     return Err((Trouble::of(&self.shown, &error), is_of_all));
@@ -260,12 +250,11 @@ impl Bucket {
                     return Err((Trouble::Failed(what), true));
                 }
             };
-            names.extend(page.result.common_prefixes.iter().filter_map(|it| {
-                let name = it.as_ref().strip_prefix(&self.prefix)?;
+            names.extend(page.folders.iter().filter_map(|it| {
+                let name = it.strip_prefix(&self.prefix)?;
                 Some(name.to_owned())
             }));
-            page_token = page.page_token;
-            if page_token.is_none() {
+            if !page.has_more {
                 return Ok(false);
             }
         }
@@ -287,9 +276,9 @@ impl Bucket {
             ..Default::default()
         };
         let read = async {
-            let mut stream = self.store.get_opts(&key, options).await?.into_stream();
+            let Read { mut bytes, .. } = self.store.read(&key, options).await?;
             let mut piece = Vec::new();
-            while let Some(more) = stream.next().await {
+            while let Some(more) = bytes.next().await {
                 piece.extend_from_slice(&more?);
                 if piece.len() > wanted {
                     break;
@@ -336,14 +325,10 @@ impl Bucket {
         let name = format!("{application}/{POINTER}");
         let key = self.key(&name)?;
         let read = async {
-            let answer = self.store.get_opts(&key, GetOptions::default()).await?;
-            let version = UpdateVersion {
-                e_tag: answer.meta.e_tag.clone(),
-                version: answer.meta.version.clone(),
-            };
+            let options = GetOptions::default();
+            let Read { version, mut bytes } = self.store.read(&key, options).await?;
             let mut text = Vec::new();
-            let mut stream = answer.into_stream();
-            while let Some(more) = stream.next().await {
+            while let Some(more) = bytes.next().await {
                 text.extend_from_slice(&more?);
                 if text.len() as u64 > POINTER_BYTES {
                     break;
@@ -380,9 +365,8 @@ impl Bucket {
         let text = serde_json::to_vec(pointer)
             .map_err(|error| Trouble::Failed(format!("{}: {error}", self.shown(&name))))?;
         let mode = instead_of.map_or(PutMode::Create, PutMode::Update);
-        let options = PutOptions::from(mode);
-        let put = self.store.put_opts(&key, PutPayload::from(text), options);
-        self.asked(&name, put).await.map(drop)
+        let write = self.store.write(&key, text.into(), mode);
+        self.asked(&name, write).await
     }
 
     /// Uploads a file as an object whose name no other process uses.
@@ -400,10 +384,10 @@ impl Bucket {
         };
         if size <= CHUNK {
             let text = piece(0).map_err(local)?;
-            let put = self.store.put(&key, text.into());
-            return self.asked(name, put).await.map(|_| size);
+            let write = self.store.write(&key, text, PutMode::Overwrite);
+            return self.asked(name, write).await.map(|()| size);
         }
-        let begun = self.store.put_multipart(&key);
+        let begun = self.store.upload(&key);
         let mut upload = self.asked(name, begun).await?;
         let mut at = 0;
         while at < size {
@@ -422,7 +406,7 @@ impl Bucket {
     /// Deletes an object. It is no error if the object does not exist.
     pub(super) async fn remove(&self, name: &str) -> Result<(), Trouble> {
         let key = self.key(name)?;
-        match self.asked(name, self.store.delete(&key)).await {
+        match self.asked(name, self.store.remove(&key)).await {
             Err(Trouble::Absent(_)) => Ok(()),
             result => result,
         }

@@ -1,9 +1,12 @@
-//! The client of a bucket: credentials and endpoint from the environment, and the limits of each request.
+//! The client of a store: credentials and endpoint from the environment, and the limits of each request.
 
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
 use http_body_util::{BodyExt as _, Limited};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
@@ -12,10 +15,16 @@ use object_store::client::{
     HttpResponseBody, HttpService, ReqwestConnector,
 };
 use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::list::PaginatedListStore;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::{BackoffConfig, ClientOptions, Error, ObjectStore, RetryConfig};
+use object_store::{
+    BackoffConfig, ClientOptions, Error, GetOptions, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt as _, PutMode, PutOptions, PutPayload, RetryConfig, UpdateVersion,
+};
 use url::Url;
+
+use super::bucket::{Object, POINTER};
+use super::hdfs::{self, Hdfs};
 
 /// Bytes of a response at most: a page of a listing, or [`super::bucket::CHUNK`] of an object.
 const ANSWER: usize = 24 << 20;
@@ -34,10 +43,128 @@ const SERVICES: [&str; 4] = [
     "/latest/meta-data",
 ];
 
-/// The operations of a store that this program uses.
-pub(super) trait Remote: ObjectStore + PaginatedListStore {}
+/// A page of a listing. Names are whole keys.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    /// What is below the prefix.
+    pub(super) objects: Vec<Object>,
+    /// Names of folders, where only these were asked for.
+    pub(super) folders: Vec<String>,
+    /// Whether another page follows.
+    pub(super) has_more: bool,
+}
 
-impl<T: ObjectStore + PaginatedListStore> Remote for T {}
+/// An object that is being read.
+pub(super) struct Read {
+    pub(super) version: UpdateVersion,
+    pub(super) bytes: BoxStream<'static, object_store::Result<Bytes>>,
+}
+
+/// The operations of a store that this program uses.
+#[async_trait]
+pub(super) trait Remote: Send + Sync {
+    /// Lists what is below a prefix; with `is_flat` only the names of folders up to the next slash.
+    fn pages<'a>(
+        &'a self,
+        prefix: &str,
+        is_flat: bool,
+    ) -> BoxStream<'a, object_store::Result<Page>>;
+
+    /// Describes an object.
+    async fn object(&self, key: &Path) -> object_store::Result<Object>;
+
+    /// Reads an object under the condition and in the range of the options.
+    async fn read(&self, key: &Path, options: GetOptions) -> object_store::Result<Read>;
+
+    /// Writes an object; under a condition only an application's pointer.
+    async fn write(&self, key: &Path, bytes: Bytes, mode: PutMode) -> object_store::Result<()>;
+
+    /// Begins an object that is written in pieces.
+    async fn upload(&self, key: &Path) -> object_store::Result<Box<dyn MultipartUpload>>;
+
+    /// Deletes an object.
+    async fn remove(&self, key: &Path) -> object_store::Result<()>;
+
+    /// Whether objects grow, so that the length of one in a listing may be more than what can be read.
+    fn grows(&self) -> bool {
+        false
+    }
+
+    /// Name of what an application's pointer is in the store.
+    fn pointer(&self) -> &'static str {
+        POINTER
+    }
+}
+
+fn object(meta: ObjectMeta) -> Object {
+    Object {
+        name: meta.location.to_string(),
+        size: meta.size,
+        tag: meta.e_tag,
+        modified_ms: meta.last_modified.timestamp_millis(),
+    }
+}
+
+#[async_trait]
+impl<T: ObjectStore + PaginatedListStore> Remote for T {
+    fn pages<'a>(
+        &'a self,
+        prefix: &str,
+        is_flat: bool,
+    ) -> BoxStream<'a, object_store::Result<Page>> {
+        let prefix = prefix.to_owned();
+        let next = move |token: Option<Option<String>>| {
+            let prefix = prefix.clone();
+            async move {
+                let Some(page_token) = token else {
+                    return Ok(None);
+                };
+                let options = PaginatedListOptions {
+                    page_token,
+                    delimiter: is_flat.then(|| "/".into()),
+                    ..Default::default()
+                };
+                let page = self.list_paginated(Some(&prefix), options).await?;
+                let (objects, folders) = (page.result.objects, page.result.common_prefixes);
+                let names = Page {
+                    objects: objects.into_iter().map(object).collect(),
+                    folders: folders.iter().map(ToString::to_string).collect(),
+                    has_more: page.page_token.is_some(),
+                };
+                Ok(Some((names, page.page_token.map(Some))))
+            }
+        };
+        stream::try_unfold(Some(None), next).boxed()
+    }
+
+    async fn object(&self, key: &Path) -> object_store::Result<Object> {
+        self.head(key).await.map(object)
+    }
+
+    async fn read(&self, key: &Path, options: GetOptions) -> object_store::Result<Read> {
+        let answer = self.get_opts(key, options).await?;
+        Ok(Read {
+            version: UpdateVersion {
+                e_tag: answer.meta.e_tag.clone(),
+                version: answer.meta.version.clone(),
+            },
+            bytes: answer.into_stream(),
+        })
+    }
+
+    async fn write(&self, key: &Path, bytes: Bytes, mode: PutMode) -> object_store::Result<()> {
+        let put = self.put_opts(key, PutPayload::from(bytes), PutOptions::from(mode));
+        put.await.map(drop)
+    }
+
+    async fn upload(&self, key: &Path) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.put_multipart(key).await
+    }
+
+    async fn remove(&self, key: &Path) -> object_store::Result<()> {
+        self.delete(key).await
+    }
+}
 
 /// Aborts responses that are longer than the limit.
 #[derive(Debug)]
@@ -62,7 +189,7 @@ impl HttpService for Bounded<HttpClient> {
     }
 }
 
-/// The client of the bucket that an address names, and the prefix.
+/// The client of the store that an address names, and the prefix.
 pub(super) fn connect(url: &Url) -> Result<(Arc<dyn Remote>, Path), Error> {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
@@ -80,6 +207,9 @@ pub(super) fn connect(url: &Url) -> Result<(Arc<dyn Remote>, Path), Error> {
     };
     let connector = || Bounded(ReqwestConnector::default());
     let path = Path::from_url_path(url.path())?;
+    if url.scheme() == "hdfs" {
+        return Ok((Arc::new(Hdfs::open(url)), path));
+    }
     let address = url.to_string();
     let store: Arc<dyn Remote> = match url.scheme() {
         "s3" => Arc::new(
@@ -109,6 +239,11 @@ pub(super) fn connect(url: &Url) -> Result<(Arc<dyn Remote>, Path), Error> {
 
 /// An error in one line, without addresses, queries and bodies: these may contain credentials.
 pub(super) fn line(error: &Error) -> String {
+    if let Error::Generic { store, source } = error
+        && *store == hdfs::STORE
+    {
+        return source.to_string();
+    }
     let text = error.to_string();
     let code = text
         .split_once("<Code>")

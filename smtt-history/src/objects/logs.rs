@@ -152,7 +152,7 @@ impl BucketLogs {
 
     /// A folder of parts.
     async fn rolling(&self, name: &str) -> Result<Option<Found>, Trouble> {
-        let objects = parts_of(self.bucket.list_up_to(name, PARTS.1).await?);
+        let mut objects = parts_of(self.bucket.list_up_to(name, PARTS.1).await?);
         if objects.len() > PARTS.0 {
             return Err(Trouble::Failed(format!(
                 "{} has {} parts, and a log may have {}: let Spark compact it (spark.history.fs.eventLog.rolling.maxFilesToRetain)",
@@ -160,6 +160,10 @@ impl BucketLogs {
                 objects.len(),
                 PARTS.0
             )));
+        }
+        if let Some(last) = objects.last_mut().filter(|_| self.bucket.grows()) {
+            let now = self.bucket.object(&format!("{name}/{}", last.name)).await?;
+            last.size = now.map_or(last.size, |now| now.size);
         }
         Ok((!objects.is_empty()).then(|| Found {
             name: name.to_owned(),
@@ -248,7 +252,7 @@ pub fn copied(url: &Url, most: u64) -> Result<Copied> {
         let logs = BucketLogs::open(&parent, most)?;
         let found = logs.named(name).await?;
         let found = found.with_context(|| {
-            format!("the bucket has no log of this name: a file, or a folder {ROLLING}* with parts")
+            format!("the store has no log of this name: a file, or a folder {ROLLING}* with parts")
         })?;
         Ok(logs.copy(&found).await?)
     })

@@ -86,8 +86,15 @@ fn generation_of(name: &str) -> Option<&str> {
     is_one.then_some(generation)
 }
 
+/// Whether a file that nothing names is so old, by its time in milliseconds since 1970, that its writer is gone.
+pub(super) fn is_orphan(modified_ms: i64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let day_ago = now.map_or(0, |now| now.saturating_sub(ORPHAN).as_millis());
+    u128::try_from(modified_ms).is_ok_and(|it| it < day_ago)
+}
+
 /// A random name, so that two writers do not write the same objects.
-fn new_generation() -> String {
+pub(super) fn new_name() -> String {
     let mut hasher = RandomState::new().build_hasher();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     hasher.write_u128(now.map_or(0, |it| it.as_nanos()));
@@ -108,7 +115,7 @@ async fn put(
     let text = text.ok_or_else(|| failed("the tables have no application".to_owned()))?;
     let application = RawValue::from_string(text).map_err(|error| failed(error.to_string()))?;
     let pointer = Pointer {
-        generation: new_generation(),
+        generation: new_name(),
         last_part,
         application,
     };
@@ -135,16 +142,14 @@ async fn put(
         .pointed
         .as_ref()
         .map(|(old, _)| old.generation.as_str());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let day_ago = now.map_or(0, |now| now.saturating_sub(ORPHAN).as_millis());
-    let is_orphan = |object: &&Object| {
-        let is_old = u128::try_from(object.modified_ms).is_ok_and(|it| it < day_ago);
+    let is_replaced = |object: &&Object| {
+        let is_old = is_orphan(object.modified_ms);
         let plain = TABLES
             .iter()
             .any(|it| object.name == format!("{it}.parquet"));
         plain || generation_of(&object.name).is_some_and(|it| is_old || old == Some(it))
     };
-    let gone = found.objects.iter().filter(is_orphan);
+    let gone = found.objects.iter().filter(is_replaced);
     let gone = gone.chain(parts_up_to(&found.objects, last_part));
     clean(bucket, name, gone).await;
     Ok(())
@@ -249,7 +254,8 @@ pub(super) fn compact_after(
     }
     if found.pointed.is_some() && !found.has_tables() {
         bail!(
-            "{shown}: {POINTER} names tables that do not exist, so its parts stay: remove that object, and compact again"
+            "{shown}: {} names tables that do not exist, so its parts stay: remove that object, and compact again",
+            bucket.pointer_name()
         );
     }
     if found.pointed.is_some() || found.is_plain() || finished(&found.objects).is_empty() {

@@ -22,6 +22,8 @@ fn folders_and_buckets_are_known_by_their_addresses() {
     assert_eq!(shown("S3://bucket/x"), "s3://bucket/x");
     assert_eq!(shown("gs://bucket/history"), "gs://bucket/history");
     assert_eq!(shown("az://container/history"), "az://container/history");
+    assert_eq!(shown("hdfs://namenode:8020/a/"), "hdfs://namenode:8020/a");
+    assert_eq!(shown("HDFS://service/a%20b"), "hdfs://service/a%20b");
     assert_eq!(
         shown("abfss://container@account.dfs.core.windows.net/a"),
         "abfss://container@account.dfs.core.windows.net/a"
@@ -32,8 +34,10 @@ fn folders_and_buckets_are_known_by_their_addresses() {
 fn other_addresses_are_refused_with_what_to_do() {
     for (text, said) in [
         ("", "empty"),
-        ("hdfs://namenode:8020/history", "mount it"),
-        ("viewfs://cluster/history", "hdfs dfs -get"),
+        ("hdfs:///history", "NameNode is missing"),
+        ("hdfs://ann:secret@namenode/history", "environment"),
+        ("viewfs://cluster/history", "hdfs://HOST:PORT/PATH"),
+        ("webhdfs://namenode/history", "hdfs://HOST:PORT/PATH"),
         ("ftp://host/a", "s3://BUCKET/PREFIX"),
         ("file://host/a", "three slashes"),
         ("s3:///prefix", "bucket is missing"),

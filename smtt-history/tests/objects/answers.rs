@@ -32,7 +32,7 @@ const PATHS: [&str; 14] = [
 ];
 
 /// Compares the answers of two servers, field by field where they are JSON.
-fn same_answers(theirs: &Served, ours: &Served) -> Result<()> {
+pub fn same_answers(theirs: &Served, ours: &Served) -> Result<()> {
     for path in PATHS {
         let path = path.replace("ID", ID);
         let (theirs, ours) = (get(theirs.port, &path)?, get(ours.port, &path)?);
@@ -62,7 +62,7 @@ fn without_dates(json: &mut Value) {
     }
 }
 
-fn applications(served: &Served) -> Result<Vec<Value>> {
+pub fn applications(served: &Served) -> Result<Vec<Value>> {
     Ok(serde_json::from_str(&get(
         served.port,
         "/api/v1/applications",

@@ -226,7 +226,7 @@ fn climbing(listing: &str) -> String {
 }
 
 #[test]
-fn missing_credentials_a_missing_bucket_and_hdfs_are_one_line() -> Result<()> {
+fn missing_credentials_a_missing_bucket_and_viewfs_are_one_line() -> Result<()> {
     let bucket = lab()?.bucket("lines")?;
     let line = |mut command: std::process::Command, store: &str| -> Result<String> {
         let begun = Instant::now();
@@ -261,8 +261,8 @@ fn missing_credentials_a_missing_bucket_and_hdfs_are_one_line() -> Result<()> {
     away.env("AWS_ENDPOINT_URL", "http://127.0.0.1:9");
     let said = line(away, &bucket.store())?;
     ensure!(said.lines().count() == 1, "{said}");
-    let hdfs = line(bucket.program(), "hdfs://namenode/history")?;
-    ensure!(hdfs.contains("mount it"), "{hdfs}");
+    let view = line(bucket.program(), "viewfs://cluster/history")?;
+    ensure!(view.contains("hdfs://HOST:PORT/PATH"), "{view}");
     Ok(())
 }
 

@@ -37,7 +37,7 @@ fn answers(served: &Served, id: &str) -> Result<[Value; 2]> {
 }
 
 /// The parts of a rolling log, whose first two a compaction has replaced.
-fn rolling(folder: &Path, log: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+pub fn rolling(folder: &Path, log: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let text = fs::read(log)?;
     let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
     let cut = lines.len() / 3;

@@ -1,0 +1,628 @@
+//! Stores in HDFS, whose files are the objects.
+//!
+//! HDFS has no conditional write. There an application's pointer is a file with a number, `tables-000001.json`, and the
+//! highest number counts. A writer makes a hidden file, closes it, and renames it to the next number. The NameNode refuses a
+//! rename to a name that exists, so of two writers one wins. A writer that stopped for so long that its number is free again
+//! finds a higher one after its rename, and has lost, too.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use hdfs_native::client::{FileStatus, ListStatusIterator};
+use hdfs_native::file::FileWriter;
+use hdfs_native::{Client, ClientBuilder, HdfsError, WriteOptions};
+use object_store::path::Path as Key;
+use object_store::{
+    Error, GetOptions, GetRange, MultipartUpload, PutMode, PutPayload, PutResult, Result,
+    UpdateVersion, UploadPart,
+};
+use tokio::sync::{Mutex, OnceCell};
+use url::Url;
+
+use super::bucket::{Object, POINTER};
+use super::connect::{Page, Read, Remote};
+use super::publish::{is_orphan, new_name};
+
+/// Name of this kind of store in errors.
+pub(super) const STORE: &str = "HDFS";
+/// Port of a NameNode where neither the address nor the configuration has one.
+const PORT: u16 = 8020;
+/// The client's own retries. With them a NameNode that does not answer is reported after 20 s.
+const SETTINGS: [(&str, &str); 3] = [
+    ("dfs.client.failover.max.attempts", "10"),
+    ("dfs.client.failover.sleep.base.millis", "500"),
+    ("dfs.client.failover.sleep.max.millis", "2000"),
+];
+/// Modes of folders and files that are made, as in a local store.
+const MODES: (u32, u32) = (0o750, 0o640);
+/// Names of a page of a listing.
+const NAMES: usize = 1_000;
+/// Folders below the listed one whose files are listed, too: those of the workers' users.
+const BELOW: usize = 10_000;
+/// Retries where another process replaces the pointer while it is read.
+const TRIES: u32 = 5;
+/// Characters of the NameNode's message that are shown.
+const SHOWN: usize = 300;
+
+/// An HDFS. The client is made by the first request, because its tasks run where it was made.
+pub(super) struct Hdfs {
+    /// Without the path.
+    address: Url,
+    client: OnceCell<Client>,
+}
+
+/// What the NameNode or the client said, in one line.
+#[derive(Debug)]
+struct Said(String);
+
+impl fmt::Display for Said {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl std::error::Error for Said {}
+
+/// The first line of a message, without what harms a terminal.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let kept = line.chars().filter(|it| !smtt_model::text::is_harmful(*it));
+    kept.take(SHOWN).collect()
+}
+
+fn generic(said: String) -> Error {
+    Error::Generic {
+        store: STORE,
+        source: Said(said).into(),
+    }
+}
+
+/// Translates an error of the client. What it says of a Java exception is the class and a stack.
+fn error(path: &str, error: HdfsError) -> Error {
+    let path = path.to_owned();
+    match error {
+        HdfsError::FileNotFound(_) => Error::NotFound {
+            path,
+            source: Box::new(error),
+        },
+        HdfsError::AlreadyExists(_) => Error::AlreadyExists {
+            path,
+            source: Box::new(error),
+        },
+        HdfsError::RPCError(ref class, ref text)
+        | HdfsError::FatalRPCError(ref class, ref text) => {
+            let class = class.rsplit(['.', '$']).next().unwrap_or_default();
+            match class {
+                "FileNotFoundException" => Error::NotFound {
+                    path,
+                    source: Box::new(error),
+                },
+                "AccessControlException" => {
+                    generic(format!("HDFS refuses access: {}", first_line(text)))
+                }
+                "SafeModeException" => generic(
+                    "the NameNode is in safe mode, in which nothing can be written".to_owned(),
+                ),
+                "StandbyException" => {
+                    generic("no NameNode of the name service is active".to_owned())
+                }
+                _ => generic(format!(
+                    "the NameNode says {}: {}",
+                    first_line(class),
+                    first_line(text)
+                )),
+            }
+        }
+        HdfsError::IOError(error) => generic(format!(
+            "no answer of the NameNode or a DataNode: check the address, and HADOOP_CONF_DIR where it is a name service ({error})"
+        )),
+        HdfsError::DataTransferError(_) | HdfsError::BlocksNotFound(_) => {
+            generic("no DataNode gives or takes a block of it".to_owned())
+        }
+        error => generic(first_line(&error.to_string())),
+    }
+}
+
+/// A file's path in HDFS.
+fn path_of(key: &str) -> String {
+    format!("/{key}")
+}
+
+/// The folder of a path, and the name in it.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+/// Name of a pointer's file.
+fn numbered(number: u64) -> String {
+    format!("tables-{number:06}.json")
+}
+
+/// Number of a pointer's file.
+fn number_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("tables-")?.strip_suffix(".json")?;
+    let number = digits.parse().ok()?;
+    (number > 0 && name == numbered(number)).then_some(number)
+}
+
+/// Prefix of the hidden files that become pointers.
+fn hidden() -> String {
+    format!(".{POINTER}.")
+}
+
+/// The folder of a key that is an application's pointer.
+fn pointed(key: &Key) -> Option<&str> {
+    let (folder, name) = split(key.as_ref());
+    (name == POINTER).then_some(folder)
+}
+
+/// The tag of a file. A log under construction grows while its time stays, and what was read of it stays as well: so its
+/// length is no part of the tag.
+fn tag(status: &FileStatus) -> String {
+    format!("{:x}", status.modification_time)
+}
+
+/// A file as an object.
+fn object(name: &str, status: &FileStatus) -> Object {
+    Object {
+        name: name.trim_start_matches('/').to_owned(),
+        size: status.length as u64,
+        tag: Some(tag(status)),
+        modified_ms: i64::try_from(status.modification_time).unwrap_or_default(),
+    }
+}
+
+/// The pointer of an application, which is the file with the highest number.
+struct Numbered {
+    number: u64,
+    status: FileStatus,
+}
+
+impl Numbered {
+    /// The number is in the tag, so that two pointers of one moment differ.
+    fn tag(&self) -> String {
+        format!("{}-{}", self.number, tag(&self.status))
+    }
+
+    fn object(&self) -> Object {
+        let (folder, _) = split(&self.status.path);
+        Object {
+            tag: Some(self.tag()),
+            ..object(&format!("{folder}/{POINTER}"), &self.status)
+        }
+    }
+}
+
+/// A listing, page by page.
+struct Walk<'a> {
+    client: &'a Client,
+    /// The folder that was asked for, without a slash at its end.
+    top: String,
+    /// What the names at the top begin with.
+    first: String,
+    /// Whether only the names of folders are wanted.
+    is_flat: bool,
+    /// The folder that is being listed.
+    at: Option<(String, ListStatusIterator)>,
+    /// Folders below the top that are not listed yet.
+    below: Vec<String>,
+    pointer: Option<Numbered>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(client: &'a Client, prefix: &str, is_flat: bool) -> Self {
+        let (folder, first) = split(prefix);
+        let top = match folder {
+            "" => String::new(),
+            folder => path_of(folder),
+        };
+        let mut walk = Self {
+            client,
+            top: top.clone(),
+            first: first.to_owned(),
+            is_flat,
+            at: None,
+            below: vec![top],
+            pointer: None,
+        };
+        walk.next_folder();
+        walk
+    }
+
+    fn next_folder(&mut self) {
+        self.at = self.below.pop().map(|folder| {
+            let path = if folder.is_empty() { "/" } else { &folder };
+            let names = self.client.list_status_iter(path, false);
+            (folder, names)
+        });
+    }
+
+    /// The next page.
+    async fn page(&mut self) -> Result<Page> {
+        let mut page = Page::default();
+        let mut seen = 0;
+        while seen < NAMES
+            && let Some((folder, names)) = &self.at
+        {
+            match names.next().await {
+                None => {
+                    page.objects
+                        .extend(self.pointer.take().map(|it| it.object()));
+                    self.next_folder();
+                }
+                // A folder that went meanwhile has no files, as one that never was.
+                Some(Err(HdfsError::FileNotFound(_))) => {}
+                Some(Err(trouble)) => return Err(error(folder, trouble)),
+                Some(Ok(status)) => {
+                    seen += 1;
+                    self.take(&mut page, status)?;
+                }
+            }
+        }
+        page.has_more = self.at.is_some();
+        Ok(page)
+    }
+
+    fn take(&mut self, page: &mut Page, status: FileStatus) -> Result<()> {
+        let (folder, name) = split(&status.path);
+        let is_top = folder == self.top;
+        // The listing of a file is the file itself.
+        if name.is_empty() || !name.starts_with(if is_top { &self.first } else { "" }) {
+            return Ok(());
+        }
+        if self.is_flat {
+            let key = status.path.trim_start_matches('/');
+            page.folders.extend(status.isdir.then(|| key.to_owned()));
+        } else if status.isdir {
+            if is_top && self.below.len() == BELOW {
+                return Err(generic(format!("it has more than {BELOW} folders")));
+            }
+            self.below.extend(is_top.then(|| status.path.clone()));
+        } else if let Some(number) = number_of(name).filter(|_| is_top) {
+            if self.pointer.as_ref().is_none_or(|it| it.number < number) {
+                self.pointer = Some(Numbered { number, status });
+            }
+        } else if Key::parse(&status.path).is_ok() {
+            page.objects.push(object(&status.path, &status));
+        }
+        Ok(())
+    }
+}
+
+impl Hdfs {
+    /// The HDFS of an address, without a request.
+    pub(super) fn open(url: &Url) -> Self {
+        let mut address = url.clone();
+        address.set_path("");
+        Self {
+            address,
+            client: OnceCell::new(),
+        }
+    }
+
+    async fn client(&self) -> Result<&Client> {
+        self.client
+            .get_or_try_init(async || {
+                let make = |address: &Url| {
+                    let client = ClientBuilder::new().with_url(address.as_str());
+                    client.with_config(SETTINGS).build()
+                };
+                match make(&self.address) {
+                    // No name service has this name, so it is a host.
+                    Err(HdfsError::InvalidArgument(_)) if self.address.port().is_none() => {
+                        let mut with_port = self.address.clone();
+                        // An address with a host can have a port.
+                        let _ = with_port.set_port(Some(PORT));
+                        make(&with_port)
+                    }
+                    made => made,
+                }
+            })
+            .await
+            .map_err(|trouble| error("", trouble))
+    }
+
+    /// The pointers of an application's folder in the order of their numbers, and the hidden files of others.
+    async fn pointers(&self, folder: &str) -> Result<(Vec<Numbered>, Vec<FileStatus>)> {
+        let folder = path_of(folder);
+        let names = self.client().await?.list_status_iter(&folder, false);
+        let (mut found, mut unnamed) = (Vec::new(), Vec::new());
+        while let Some(status) = names.next().await {
+            let status = match status {
+                Ok(status) => status,
+                Err(HdfsError::FileNotFound(_)) => break,
+                Err(trouble) => return Err(error(&folder, trouble)),
+            };
+            let (_, name) = split(&status.path);
+            if let Some(number) = number_of(name).filter(|_| !status.isdir) {
+                found.push(Numbered { number, status });
+            } else if name.starts_with(&hidden()) {
+                unnamed.push(status);
+            }
+        }
+        found.sort_by_key(|it| it.number);
+        Ok((found, unnamed))
+    }
+
+    /// Reads a file with this tag.
+    async fn read_file(&self, path: &str, options: &GetOptions) -> Result<Read> {
+        let client = self.client().await?;
+        let of = |trouble| error(path, trouble);
+        let status = client.get_file_info(path).await.map_err(of)?;
+        if status.isdir {
+            return Err(of(HdfsError::FileNotFound(path.to_owned())));
+        }
+        if options
+            .if_match
+            .as_ref()
+            .is_some_and(|it| *it != tag(&status))
+        {
+            return Err(Error::Precondition {
+                path: path.to_owned(),
+                source: Said("the file is another one".to_owned()).into(),
+            });
+        }
+        let reader = client.read(path).await.map_err(of)?;
+        let (start, end) = match &options.range {
+            Some(GetRange::Bounded(range)) => (range.start, range.end),
+            _ => (0, u64::MAX),
+        };
+        let place = |at: u64| {
+            let at = usize::try_from(at).unwrap_or(usize::MAX);
+            at.min(reader.file_length())
+        };
+        let (start, end) = (place(start), place(end));
+        let (path, bytes) = (
+            path.to_owned(),
+            reader.read_range_stream(start, end - start),
+        );
+        Ok(Read {
+            version: UpdateVersion {
+                e_tag: Some(tag(&status)),
+                version: None,
+            },
+            bytes: bytes
+                .map(move |piece| piece.map_err(|trouble| error(&path, trouble)))
+                .boxed(),
+        })
+    }
+
+    /// Reads the pointer of an application's folder.
+    async fn read_pointer(&self, folder: &str) -> Result<Read> {
+        for _ in 0..TRIES {
+            let (mut found, _) = self.pointers(folder).await?;
+            let Some(last) = found.pop() else {
+                break;
+            };
+            match self
+                .read_file(&last.status.path, &GetOptions::default())
+                .await
+            {
+                // Another process replaced it just now.
+                Err(Error::NotFound { .. }) => {}
+                read => {
+                    return Ok(Read {
+                        version: UpdateVersion {
+                            e_tag: Some(last.tag()),
+                            version: Some(last.number.to_string()),
+                        },
+                        ..read?
+                    });
+                }
+            }
+        }
+        let path = format!("{}/{POINTER}", path_of(folder));
+        Err(error(&path, HdfsError::FileNotFound(path.clone())))
+    }
+
+    /// Begins a file that does not exist.
+    async fn begin(&self, path: &str) -> Result<FileWriter> {
+        let client = self.client().await?;
+        let (folder, _) = split(path);
+        let made = client.mkdirs(folder, MODES.0, true).await;
+        made.map_err(|trouble| error(folder, trouble))?;
+        let options = WriteOptions::default()
+            .permission(MODES.1)
+            .create_parent(false);
+        let file = client.create(path, options).await;
+        file.map_err(|trouble| error(path, trouble))
+    }
+
+    /// Makes a file that does not exist. What was begun is deleted where it cannot be finished.
+    async fn make(&self, path: &str, bytes: Bytes) -> Result<()> {
+        let mut file = self.begin(path).await?;
+        let done = async {
+            file.write_bytes(bytes).await?;
+            file.close().await
+        };
+        if let Err(trouble) = done.await {
+            drop(file);
+            self.forget(path).await;
+            return Err(error(path, trouble));
+        }
+        Ok(())
+    }
+
+    /// Deletes a file that no reader asks for: that it stays does no harm.
+    async fn forget(&self, path: &str) {
+        if let Ok(client) = self.client().await {
+            let _ = client.delete(path, false).await;
+        }
+    }
+
+    /// Makes the pointer that follows the one with a number.
+    async fn point(&self, folder: &str, bytes: Bytes, after: u64) -> Result<()> {
+        let above = path_of(folder);
+        let unnamed = format!("{above}/{}{}", hidden(), new_name());
+        let own = format!("{above}/{}", numbered(after + 1));
+        self.make(&unnamed, bytes).await?;
+        let client = self.client().await?;
+        if let Err(trouble) = client.rename(&unnamed, &own, false).await {
+            let trouble = error(&own, trouble);
+            // Without an answer the rename may still be done.
+            if matches!(trouble, Error::AlreadyExists { .. }) {
+                self.forget(&unnamed).await;
+            }
+            return Err(trouble);
+        }
+        let (mut found, left) = self.pointers(folder).await?;
+        if found.pop().is_none_or(|last| last.number != after + 1) {
+            // Others wrote this number before, and higher ones, and deleted it.
+            self.forget(&own).await;
+            return Err(Error::Precondition {
+                path: own,
+                source: Said("another process was first".to_owned()).into(),
+            });
+        }
+        for old in found {
+            self.forget(&old.status.path).await;
+        }
+        for file in left {
+            if is_orphan(object("", &file).modified_ms) {
+                self.forget(&file.path).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Remote for Hdfs {
+    fn pages<'a>(&'a self, prefix: &str, is_flat: bool) -> BoxStream<'a, Result<Page>> {
+        let prefix = prefix.to_owned();
+        let begun = async move {
+            let client = self.client().await?;
+            let walk = Walk::new(client, &prefix, is_flat);
+            Ok::<_, Error>(stream::try_unfold(Some(walk), |walk| async move {
+                let Some(mut walk) = walk else {
+                    return Ok(None);
+                };
+                let page = walk.page().await?;
+                let walk = page.has_more.then_some(walk);
+                Ok(Some((page, walk)))
+            }))
+        };
+        stream::once(begun).try_flatten().boxed()
+    }
+
+    async fn object(&self, key: &Key) -> Result<Object> {
+        let path = path_of(key.as_ref());
+        let of = |trouble| error(&path, trouble);
+        let client = self.client().await?;
+        let status = client.get_file_info(&path).await.map_err(of)?;
+        if status.isdir {
+            return Err(of(HdfsError::FileNotFound(path.clone())));
+        }
+        // A length may count bytes of a block that is being written, which cannot be read yet.
+        let whole = client.read(&path).await.map_err(of)?.file_length() as u64;
+        let object = object(key.as_ref(), &status);
+        Ok(Object {
+            size: object.size.min(whole),
+            ..object
+        })
+    }
+
+    async fn read(&self, key: &Key, options: GetOptions) -> Result<Read> {
+        match pointed(key) {
+            Some(folder) => self.read_pointer(folder).await,
+            None => self.read_file(&path_of(key.as_ref()), &options).await,
+        }
+    }
+
+    async fn write(&self, key: &Key, bytes: Bytes, mode: PutMode) -> Result<()> {
+        let after = match mode {
+            PutMode::Overwrite => return self.make(&path_of(key.as_ref()), bytes).await,
+            PutMode::Create => Some(0),
+            PutMode::Update(version) => version.version.and_then(|it| it.parse().ok()),
+        };
+        match pointed(key).zip(after) {
+            Some((folder, after)) => self.point(folder, bytes, after).await,
+            None => Err(generic(
+                "only a pointer is written under a condition".to_owned(),
+            )),
+        }
+    }
+
+    async fn upload(&self, key: &Key) -> Result<Box<dyn MultipartUpload>> {
+        let path = path_of(key.as_ref());
+        let file = self.begin(&path).await?;
+        let client = self.client().await?.clone();
+        Ok(Box::new(Upload {
+            client,
+            file: Arc::new(Mutex::new(Some(file))),
+            path,
+        }))
+    }
+
+    async fn remove(&self, key: &Key) -> Result<()> {
+        let path = path_of(key.as_ref());
+        let gone = self.client().await?.delete(&path, false).await;
+        gone.map(drop).map_err(|trouble| error(&path, trouble))
+    }
+
+    fn grows(&self) -> bool {
+        true
+    }
+
+    fn pointer(&self) -> &'static str {
+        "tables-*.json"
+    }
+}
+
+/// A large file, which is written piece by piece.
+struct Upload {
+    client: Client,
+    file: Arc<Mutex<Option<FileWriter>>>,
+    path: String,
+}
+
+impl fmt::Debug for Upload {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Upload")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl MultipartUpload for Upload {
+    fn put_part(&mut self, payload: PutPayload) -> UploadPart {
+        let (file, path) = (Arc::clone(&self.file), self.path.clone());
+        async move {
+            let mut file = file.lock().await;
+            for bytes in payload {
+                if let Some(file) = &mut *file {
+                    let written = file.write_bytes(bytes).await;
+                    written.map_err(|trouble| error(&path, trouble))?;
+                }
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        if let Some(mut file) = self.file.lock().await.take() {
+            let closed = file.close().await;
+            closed.map_err(|trouble| error(&self.path, trouble))?;
+        }
+        Ok(PutResult {
+            e_tag: None,
+            version: None,
+            extensions: Default::default(),
+        })
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        drop(self.file.lock().await.take());
+        let gone = self.client.delete(&self.path, false).await;
+        gone.map(drop).map_err(|trouble| error(&self.path, trouble))
+    }
+}
+
+#[cfg(test)]
+mod tests;
