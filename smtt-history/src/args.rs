@@ -27,7 +27,8 @@ pub struct Arguments {
 pub enum Command {
     /// Imports event logs: files (plain, .zstd, .lz4, .snappy, .inprogress) or folders eventlog_v2_*.
     Import {
-        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
+        /// Folder, bucket or HDFS of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs://, az://,
+        /// hdfs://HOST:PORT/PATH.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
         store: Location,
         /// Bytes of a log at most, after decompression.
@@ -40,7 +41,7 @@ pub enum Command {
         times: LossyTimes,
         #[command(flatten)]
         copies: Copies,
-        /// Event logs: paths, or addresses in a bucket, of which a copy is made first.
+        /// Event logs: paths, or addresses in a bucket or an HDFS, of which a copy is made first.
         #[arg(required = true)]
         logs: Vec<Location>,
     },
@@ -107,10 +108,11 @@ pub enum Command {
     },
     /// Serves pages and Spark's REST API from a store.
     Serve {
-        /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
+        /// Folder, bucket or HDFS of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs://, az://,
+        /// hdfs://HOST:PORT/PATH.
         #[arg(long, env = "SMTT_HISTORY_STORE")]
         store: Location,
-        /// Spark's event logs, a folder or bucket as --store: an application that is not in the store is imported when it is
+        /// Spark's event logs, a folder, bucket or HDFS as --store: an application that is not in the store is imported when it is
         /// first opened.
         #[arg(long)]
         event_logs: Option<Location>,
@@ -157,18 +159,19 @@ impl LossyTimes {
 /// The store of a command that reads it.
 #[derive(Clone, Debug, Args)]
 pub struct StoreToRead {
-    /// Folder or bucket of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs:// or az://.
+    /// Folder, bucket or HDFS of the applications: PATH, file:///PATH, s3://BUCKET/PREFIX, gs://, az://,
+    /// hdfs://HOST:PORT/PATH.
     #[arg(long, env = "SMTT_HISTORY_STORE")]
     pub store: Location,
-    /// Copies of what a bucket has.
+    /// Copies of what a bucket or an HDFS has.
     #[command(flatten)]
     pub copies: Copies,
 }
 
-/// Copies of what a bucket has.
+/// Copies of what a bucket or an HDFS has.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Copies {
-    /// Bytes of copies from a bucket at most, in the temporary folder.
+    /// Bytes of copies from a bucket or an HDFS at most, in the temporary folder.
     #[arg(long, default_value_t = 8 << 30)]
     pub object_cache_bytes: u64,
 }

@@ -8,6 +8,7 @@ mod crash;
 mod export;
 mod follow;
 mod handed_on;
+mod hdfs;
 mod lists;
 mod live;
 mod logs;
