@@ -233,18 +233,18 @@ fn of_a_log_that_is_being_written_the_whole_blocks_are_read() -> Result<()> {
     Ok(())
 }
 
-/// Kills a program at its requests to the NameNode: at one before the NameNode has done what it asks, at the next one after
-/// that. After each kill `check` has the place behind the proxy. Returns the kills.
+/// Kills a program at every `step`th of its requests to the NameNode: at one before the NameNode has done what it asks, at the
+/// next one after that. After each kill `check` has the place behind the proxy. Returns the kills.
 fn at_each_request(
-    place: &Place<'_>,
+    (place, step): (&Place<'_>, u32),
     prepare: impl Fn() -> Result<()>,
     arguments: impl Fn(&Place<'_>) -> Vec<String>,
     check: impl Fn(&Place<'_>) -> Result<()>,
 ) -> Result<u32> {
     let (proxy, through) = Proxy::start(place)?;
-    for number in 0..100 {
+    for kills in 0..100 {
         prepare()?;
-        let is_done = number % 2 == 1;
+        let (number, is_done) = (kills * step, kills % 2 == 1);
         let came = Arc::new(AtomicBool::new(false));
         let (seen, note) = (AtomicU32::new(0), Arc::clone(&came));
         proxy.rule(
@@ -270,7 +270,7 @@ fn at_each_request(
         proxy.rule(|_| Fault::None);
         check(&through).with_context(|| format!("request {number}, done: {is_done}"))?;
         if ended {
-            return Ok(number);
+            return Ok(kills);
         }
     }
     anyhow::bail!("the program makes 100 requests");
@@ -289,7 +289,7 @@ fn an_import_that_is_killed_at_any_request_leaves_whole_tables_or_none() -> Resu
         Ok(())
     };
     let import = |place: &Place<'_>| place.import(&log, &[]);
-    let kills = at_each_request(&place, || place.empty(), import, check)?;
+    let kills = at_each_request((&place, 1), || place.empty(), import, check)?;
     let there = there.load(Ordering::Relaxed);
     println!("{kills} kills of imports, tables were there {there} times");
     ensure!(kills >= 20 && there >= 3, "{kills} kills, {there} times");
@@ -313,10 +313,10 @@ fn an_import_that_is_killed_at_any_request_leaves_whole_tables_or_none() -> Resu
         Ok(())
     };
     let replace = |place: &Place<'_>| place.import(&log, &["--replace"]);
-    let kills = at_each_request(&place, prepare, replace, check)?;
+    let kills = at_each_request((&place, 2), prepare, replace, check)?;
     let newer = newer.load(Ordering::Relaxed);
     println!("{kills} kills of replacements, {newer} of them after the new pointer");
-    ensure!(kills >= 25 && newer >= 4, "{kills} kills, {newer} newer");
+    ensure!(kills >= 12 && newer >= 2, "{kills} kills, {newer} newer");
     // What killed ones left goes after a day, also where it is still open.
     let table = before.join(ID).join(&place.names()?[0]);
     for (name, day) in [
@@ -369,7 +369,7 @@ fn a_compaction_that_is_killed_at_any_request_loses_nothing() -> Result<()> {
         let names = place.names()?;
         Ok(names.iter().filter(|it| it.starts_with("meta-")).count())
     };
-    let kills = at_each_request(&place, prepare, compact, |through| {
+    let kills = at_each_request((&place, 2), prepare, compact, |through| {
         let (parts, is_made) = (left()?, of_parts()?.is_some());
         ensure!(is_made || parts == 3, "{parts} parts and no tables");
         made.fetch_add(u32::from(is_made), Ordering::Relaxed);
@@ -382,7 +382,7 @@ fn a_compaction_that_is_killed_at_any_request_loses_nothing() -> Result<()> {
     })?;
     let (both, made) = (both.load(Ordering::Relaxed), made.load(Ordering::Relaxed));
     println!("{kills} kills of compactions, {made} with tables, {both} of them with parts, too");
-    ensure!(kills >= 30 && both >= 3, "{kills} kills, {both} with both");
+    ensure!(kills >= 14 && both >= 2, "{kills} kills, {both} with both");
     Ok(())
 }
 
