@@ -46,7 +46,7 @@ const WALLS: [Wall; 15] = [
     Wall {
         folder: "smtt-web",
         ours: &["smtt-model"],
-        others: Others::Not(&["procfs", "parquet", "object_store"]),
+        others: Others::Not(&["procfs", "parquet", "object_store", "hdfs-native"]),
     },
     Wall {
         folder: "smtt-history",
@@ -67,7 +67,7 @@ const WALLS: [Wall; 15] = [
             "smtt-model",
             "smtt-store",
         ],
-        others: Others::Not(&["axum", "object_store"]),
+        others: Others::Not(&["axum", "object_store", "hdfs-native"]),
     },
     Wall {
         folder: "smtt-daemon",
@@ -79,7 +79,7 @@ const WALLS: [Wall; 15] = [
             "smtt-store",
             "smtt-web",
         ],
-        others: Others::Not(&["object_store", "reqwest", "rusqlite"]),
+        others: Others::Not(&["object_store", "reqwest", "rusqlite", "hdfs-native"]),
     },
     Wall {
         folder: "smtt-marker/native",
