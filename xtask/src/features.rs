@@ -46,6 +46,7 @@ pub const ALL: &[(&str, &str)] = &[
         "a NUMA node without memory and one without CPUs",
     ),
     ("swap", "swap space"),
+    ("npm", "Node.js and npm, for a server of Azure's protocol"),
     (
         "other_versions",
         "versions of Spark beyond those that are set up",
@@ -143,6 +144,9 @@ pub fn of_this_machine() -> Vec<&'static str> {
     if jdks.iter().any(|jdk| jdk.release >= 25) {
         must.push("jdk_25");
     }
+    if has_npm() {
+        must.push("npm");
+    }
     if Path::new("/proc/sys/kernel/ns_last_pid").exists() {
         must.push("last_pid");
     }
@@ -166,6 +170,16 @@ pub fn of_this_machine() -> Vec<&'static str> {
         must.push("numa");
     }
     must
+}
+
+/// Whether Node.js and npm are in the search path.
+#[must_use]
+pub fn has_npm() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    ["node", "npm"]
+        .iter()
+        .all(|name| folders.iter().any(|folder| folder.join(name).is_file()))
 }
 
 /// Whether a file is on a block device of its own, so that the kernel counts what is read from it.

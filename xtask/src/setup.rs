@@ -8,6 +8,7 @@ pub mod containers;
 mod debian;
 pub mod hdfs;
 pub mod images;
+pub mod java;
 pub mod objects;
 pub mod openssh;
 pub mod perfetto;

@@ -36,11 +36,13 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const SHOWN: usize = 300;
 
 /// Substrings of the addresses of services from which a machine gets credentials.
-const SERVICES: [&str; 4] = [
+const SERVICES: [&str; 6] = [
     "169.254.169.254",
     "metadata.google.internal",
     "/latest/api/token",
     "/latest/meta-data",
+    "/computeMetadata/",
+    "/metadata/identity/",
 ];
 
 /// A page of a listing. Names are whole keys.
@@ -264,10 +266,13 @@ pub(super) fn line(error: &Error) -> String {
         }
         Error::InvalidPath { .. } => "the listing has a name that no path has: remove that object",
         _ if SERVICES.iter().any(|it| text.contains(it)) => {
-            "no credentials: the environment has none (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3), and this machine has no service that gives them"
+            "no credentials: the environment has none (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3, GOOGLE_APPLICATION_CREDENTIALS for Google, AZURE_STORAGE_ACCOUNT_KEY for Azure), and this machine has no service that gives them"
+        }
+        _ if text.contains("Account must be specified") => {
+            "the environment has no account: set AZURE_STORAGE_ACCOUNT_NAME"
         }
         _ if text.contains("error sending request") => {
-            "the store cannot be reached: check its endpoint (AWS_ENDPOINT_URL for servers of S3's protocol)"
+            "the store cannot be reached: check its endpoint (AWS_ENDPOINT_URL for servers of S3's protocol, GOOGLE_BASE_URL, AZURE_STORAGE_ENDPOINT)"
         }
         _ => return plain(&text) + &code,
     };

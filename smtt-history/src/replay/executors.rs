@@ -252,9 +252,9 @@ impl Replay {
         }
     }
 
-    /// A stage in which an executor was excluded is over.
+    /// A stage in which an executor was excluded is over. As in Spark, one that was removed before keeps the stage.
     pub(super) fn end_exclusion(&mut self, id: &str, stage: i32) {
-        if let Some(executor) = self.executors.get_mut(id)
+        if let Some(executor) = self.live_executor(id)
             && executor.excluded_in.remove(&stage)
         {
             self.held.give(EXCLUDED);

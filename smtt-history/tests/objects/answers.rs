@@ -10,7 +10,7 @@ use xtask::event_log::ID;
 use xtask::http::{get, request};
 use xtask::process::wait_for;
 
-use crate::lab::{self, Fault, LIMIT, Served, lab};
+use crate::lab::{self, Bucket, Fault, LIMIT, Served, lab};
 use crate::parts;
 
 /// Paths of the REST API below an application, and pages.
@@ -71,13 +71,16 @@ pub fn applications(served: &Served) -> Result<Vec<Value>> {
 
 #[test]
 fn answers_equal_those_of_a_local_store() -> Result<()> {
-    let bucket = lab()?.bucket("answers")?;
+    equal_answers(&lab()?.bucket("answers")?)
+}
+
+pub fn equal_answers(bucket: &Bucket) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let log = lab::log(folder.path(), 1_000)?;
     let store = lab::imported(folder.path(), &log)?;
     let said = bucket.import(&log)?;
     ensure!(
-        said.contains("1000 tasks") && said.contains("s3://answers/history"),
+        said.contains("1000 tasks") && said.contains(&bucket.store()),
         "{said}"
     );
     let (local, remote) = (lab::serve_folder(&store)?, bucket.serve(&[])?);
@@ -111,7 +114,10 @@ fn answers_equal_those_of_a_local_store() -> Result<()> {
 
 #[test]
 fn a_folder_that_was_copied_into_a_bucket_is_a_store_with_the_workers_part() -> Result<()> {
-    let bucket = lab()?.bucket("copied")?;
+    copied_folder(&lab()?.bucket("copied")?)
+}
+
+pub fn copied_folder(bucket: &Bucket) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let log = lab::log(folder.path(), 500)?;
     let store = lab::imported(folder.path(), &log)?;
@@ -159,7 +165,10 @@ pub fn worker(store: &Path) -> Result<()> {
 
 #[test]
 fn parts_are_shown_as_they_come_and_become_tables() -> Result<()> {
-    let bucket = lab()?.bucket("parts")?;
+    parts_become_tables(&lab()?.bucket("parts")?)
+}
+
+pub fn parts_become_tables(bucket: &Bucket) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let log = lab::log(folder.path(), 600)?;
     let store = folder.path().join("live");
@@ -316,7 +325,10 @@ fn a_thousand_applications_are_listed_page_by_page() -> Result<()> {
 
 #[test]
 fn an_application_is_imported_into_the_bucket_when_it_is_opened_first() -> Result<()> {
-    let bucket = lab()?.bucket("first")?;
+    first_open(&lab()?.bucket("first")?)
+}
+
+pub fn first_open(bucket: &Bucket) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let logs = folder.path().join("logs");
     let log = lab::log(&logs, 300)?;

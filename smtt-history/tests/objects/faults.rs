@@ -17,7 +17,10 @@ const OTHER: &str = "app-20260922000000-0002";
 
 /// A bucket with two applications behind a proxy.
 fn two(name: &str) -> Result<(Proxy, Bucket, Bucket)> {
-    let bucket = lab()?.bucket(name)?;
+    two_in(lab()?.bucket(name)?)
+}
+
+fn two_in(bucket: Bucket) -> Result<(Proxy, Bucket, Bucket)> {
     let folder = tempfile::tempdir()?;
     let log = lab::log(folder.path(), 300)?;
     bucket.import(&log)?;
@@ -35,7 +38,11 @@ fn stages(id: &str) -> String {
 
 #[test]
 fn a_store_that_is_busy_for_a_while_is_asked_again() -> Result<()> {
-    let (proxy, through, _) = two("busy")?;
+    busy(lab()?.bucket("busy")?)
+}
+
+pub fn busy(bucket: Bucket) -> Result<()> {
+    let (proxy, through, _) = two_in(bucket)?;
     let count = std::sync::atomic::AtomicU32::new(0);
     // Two of three requests are refused.
     proxy.rule(
@@ -58,7 +65,11 @@ fn a_store_that_is_busy_for_a_while_is_asked_again() -> Result<()> {
 
 #[test]
 fn a_store_that_fails_for_one_application_delays_no_other() -> Result<()> {
-    let (proxy, through, _) = two("fails")?;
+    fails_for_one(lab()?.bucket("fails")?)
+}
+
+pub fn fails_for_one(bucket: Bucket) -> Result<()> {
+    let (proxy, through, _) = two_in(bucket)?;
     let remote = through.serve(&[])?;
     let released = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&released);
@@ -121,7 +132,12 @@ fn a_store_that_fails_for_one_application_delays_no_other() -> Result<()> {
 
 #[test]
 fn answers_that_are_slow_half_or_too_long_are_not_taken() -> Result<()> {
-    let (proxy, through, _) = two("half")?;
+    slow_half_or_too_long(lab()?.bucket("half")?)
+}
+
+pub fn slow_half_or_too_long(bucket: Bucket) -> Result<()> {
+    let listing = bucket.cloud.listing();
+    let (proxy, through, _) = two_in(bucket)?;
     let remote = through.serve(&[])?;
     // Slow answers come in the end.
     proxy.rule(|_, _| Fault::Late(Duration::from_millis(700)));
@@ -149,7 +165,7 @@ fn answers_that_are_slow_half_or_too_long_are_not_taken() -> Result<()> {
             .join("\n")
     );
     // Half a listing is none.
-    proxy.rule(|_, path| match path.contains("list-type=2") {
+    proxy.rule(move |_, path| match path.contains(listing) {
         true => Fault::Half,
         false => Fault::None,
     });

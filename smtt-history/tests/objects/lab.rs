@@ -17,9 +17,9 @@ use xtask::paths::Paths;
 use xtask::process::{Running, free_port, output, wait_for};
 use xtask::setup::objects;
 
+use crate::clouds::Cloud;
+
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// The client, for the server's rules.
-const AUTHORIZATION: &str = "Authorization: AWS4-HMAC-SHA256 Credential=key/20261124/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 /// A secret that no output may have.
 pub const SECRET: &str = "this-is-the-secret-key";
 
@@ -69,6 +69,7 @@ impl Lab {
             name: name.to_owned(),
             port: self.server,
             server: self.server,
+            cloud: Cloud::S3,
         };
         bucket.send("PUT", "", b"")?;
         Ok(bucket)
@@ -80,7 +81,8 @@ impl Lab {
 pub struct Bucket {
     pub name: String,
     pub port: u16,
-    server: u16,
+    pub server: u16,
+    pub cloud: Cloud,
 }
 
 /// Status and body of an answer.
@@ -98,9 +100,10 @@ fn exchange(port: u16, request: &[u8]) -> Result<Vec<u8>> {
 impl Bucket {
     /// A request past the proxy. The server does not check its signature.
     pub fn send(&self, method: &str, key: &str, body: &[u8]) -> Result<Answer> {
-        let (port, name, length) = (self.server, &self.name, body.len());
+        let (port, length) = (self.server, body.len());
+        let (path, more) = (self.cloud.path(&self.name, key), self.cloud.headers());
         let mut request = format!(
-            "{method} /{name}/{key} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n{AUTHORIZATION}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n{more}\r\n\r\n"
         )
         .into_bytes();
         request.extend_from_slice(body);
@@ -125,11 +128,13 @@ impl Bucket {
 
     /// Keys that begin so, in their order; up to 1,000.
     pub fn keys(&self, prefix: &str) -> Result<Vec<String>> {
-        let (status, body) = self.send("GET", &format!("?list-type=2&prefix={prefix}"), b"")?;
+        let list = format!("?{}&prefix={prefix}", self.cloud.listing());
+        let (status, body) = self.send("GET", &list, b"")?;
         let text = String::from_utf8(body)?;
         ensure!(status == 200, "{status}: {text}");
-        let keys = text.split("<Key>").skip(1);
-        let keys = keys.filter_map(|it| it.split_once("</Key>"));
+        let (begin, end) = self.cloud.key();
+        let keys = text.split(begin).skip(1);
+        let keys = keys.filter_map(|it| it.split_once(end));
         Ok(keys.map(|(key, _)| key.to_owned()).collect())
     }
 
@@ -149,20 +154,14 @@ impl Bucket {
 
     /// Address of the store.
     pub fn store(&self) -> String {
-        format!("s3://{}/history", self.name)
+        format!("{}://{}/history", self.cloud.scheme(), self.name)
     }
 
     /// This crate's program, with credentials and an endpoint in its environment.
     pub fn program(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_smtt-history"));
         command
-            .env(
-                "AWS_ENDPOINT_URL",
-                format!("http://127.0.0.1:{}", self.port),
-            )
-            .env("AWS_ALLOW_HTTP", "true")
-            .env("AWS_ACCESS_KEY_ID", "key")
-            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .envs(self.cloud.environment(self.port))
             .env("SMTT_LOG", "debug")
             .stdin(Stdio::null());
         command
@@ -297,7 +296,7 @@ impl Proxy {
         let (seen, rule, server) = (
             Arc::clone(&proxy.seen),
             Arc::clone(&proxy.rule),
-            bucket.server,
+            (bucket.server, bucket.cloud),
         );
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -325,7 +324,7 @@ impl Proxy {
 
 fn pass(
     mut stream: TcpStream,
-    server: u16,
+    (server, cloud): (u16, Cloud),
     seen: &Mutex<Vec<String>>,
     rule: &Mutex<Box<Rule>>,
 ) -> Result<()> {
@@ -357,8 +356,9 @@ fn pass(
         words.next().unwrap_or_default(),
         words.next().unwrap_or_default(),
     );
+    let path = cloud.plain(path);
     held(seen).push(format!("{method} {path}"));
-    let mut fault = held(rule)(method, path);
+    let mut fault = held(rule)(method, &path);
     if let Fault::Held(released) = &fault {
         while !released.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(10));

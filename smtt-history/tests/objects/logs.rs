@@ -15,7 +15,7 @@ use crate::lab::{self, Bucket, Fault, Proxy, Served, lab};
 
 /// Address of the logs of a bucket.
 fn logs(bucket: &Bucket) -> String {
-    format!("s3://{}/logs", bucket.name)
+    format!("{}://{}/logs", bucket.cloud.scheme(), bucket.name)
 }
 
 /// A server of an empty local store with the bucket's event logs.
@@ -66,7 +66,10 @@ pub fn rolling(folder: &Path, log: &Path) -> Result<Vec<(String, Vec<u8>)>> {
 
 #[test]
 fn a_log_in_a_bucket_is_imported_as_one_in_a_folder() -> Result<()> {
-    let bucket = lab()?.bucket("event-logs")?;
+    forms_of_logs(&lab()?.bucket("event-logs")?)
+}
+
+pub fn forms_of_logs(bucket: &Bucket) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let log = lab::log(&folder.path().join("local"), 500)?;
     let reference = lab::imported(folder.path(), &log)?;

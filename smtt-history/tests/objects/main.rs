@@ -1,8 +1,9 @@
-//! Stores in a bucket, against moto, a server of S3's protocol that is not ours: answers equal those of a local store, live
-//! parts, compactions, importers at once, kills at random moments, event logs, stores that fail, and long lists. The same in
-//! HDFS, against Hadoop's own NameNode and DataNode.
+//! Stores in a bucket, against servers that are not ours (moto with S3's protocol; `clouds` has Google's and Azure's): answers
+//! equal those of a local store, live parts, compactions, importers at once, kills at random moments, event logs, stores that
+//! fail, and long lists. The same in HDFS, against Hadoop's own NameNode and DataNode.
 
 mod answers;
+mod clouds;
 mod faults;
 mod hdfs;
 mod hdfs_lab;

@@ -16,6 +16,7 @@ use xtask::paths::DEMO_SPARK;
 use xtask::process::wait_for;
 
 use crate::application::Ended;
+use crate::older::NOT_MEASURED;
 use crate::{lists, queries};
 
 /// Fields that may differ, by the end of their path, with the reason that docs/HISTORY.md gives.
@@ -48,6 +49,9 @@ const LEFT_OUT: [(&str, &str); 4] = [
     ("sql.modifiedConfigs", "the API is that of Spark 4.0"),
 ];
 
+/// Figures that may be absent in our answers where Spark's are zero, by the end of their path, with the reason.
+pub type Absent = &'static [(&'static str, &'static str)];
+
 /// Answers compared at least; fewer mean that a list was empty.
 const COMPARED: usize = 150;
 
@@ -67,8 +71,8 @@ impl Api {
     }
 }
 
-/// Differences between two answers, as paths.
-pub fn compare(path: &str, spark: &Value, ours: &Value, found: &mut Vec<String>) {
+/// Differences between two answers, as paths. That of the driver in a list of executors has its name.
+pub fn compare(path: &str, spark: &Value, ours: &Value, absent: Absent, found: &mut Vec<String>) {
     match (spark, ours) {
         (Value::Object(spark), Value::Object(ours)) => {
             let keys: BTreeSet<&String> = spark.keys().chain(ours.keys()).collect();
@@ -79,20 +83,25 @@ pub fn compare(path: &str, spark: &Value, ours: &Value, found: &mut Vec<String>)
                     &path,
                     spark.get(key).unwrap_or(none),
                     ours.get(key).unwrap_or(none),
+                    absent,
                     found,
                 );
             }
         }
         (Value::Array(spark), Value::Array(ours)) if spark.len() == ours.len() => {
+            let driver = format!("{path}.driver");
             for (spark, ours) in spark.iter().zip(ours) {
-                compare(path, spark, ours, found);
+                let is_driver = spark["id"] == "driver" && ours["id"] == "driver";
+                let path = if is_driver { &driver } else { path };
+                compare(path, spark, ours, absent, found);
             }
         }
         (Value::Number(spark), Value::Number(ours)) if spark.as_f64() == ours.as_f64() => {}
         _ if spark == ours => {}
         _ => {
             let is_allowed = ALLOWED.iter().any(|(end, _)| path.ends_with(end));
-            let is_left_out = LEFT_OUT.iter().any(|(end, _)| path.ends_with(end));
+            let is_left_out = LEFT_OUT.iter().any(|(end, _)| path.ends_with(end))
+                || absent.iter().any(|(end, _)| path.ends_with(end)) && is_zero(spark);
             // Only an absent field may be allowed to differ, or the version.
             if !(is_allowed && (spark.is_null() || path.contains("version"))
                 || is_left_out && ours.is_null())
@@ -108,6 +117,14 @@ pub fn compare(path: &str, spark: &Value, ours: &Value, found: &mut Vec<String>)
     }
 }
 
+/// Whether a figure, or each of its quantiles, is zero.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().all(is_zero),
+        value => value.as_f64() == Some(0.0),
+    }
+}
+
 /// Lists whose order Spark leaves to a hash table: sorted before they are compared.
 fn sort_unordered(value: &mut Value) {
     match value {
@@ -118,6 +135,11 @@ fn sort_unordered(value: &mut Value) {
                     && let Some(list) = value.as_array_mut()
                 {
                     list.sort_by_key(|it| it["address"].as_str().map(str::to_owned));
+                }
+                if key == "accumulatorUpdates"
+                    && let Some(list) = value.as_array_mut()
+                {
+                    list.sort_by_key(|it| it["id"].as_i64());
                 }
             }
         }
@@ -199,7 +221,7 @@ fn paths(spark: &Api, application: &str) -> Result<Vec<String>> {
 }
 
 /// Longest and shortest first: the run times are in order, and each task is one that the whole list has.
-fn sorted_lists(spark: &Api, ours: &Api, application: &str) -> Result<()> {
+pub fn sorted_lists(spark: &Api, ours: &Api, application: &str) -> Result<()> {
     for (stage, attempt) in lists::attempts(spark, application)? {
         let path = format!("applications/{application}/stages/{stage}/{attempt}/taskList");
         for order in ["INCREASING_RUNTIME", "DECREASING_RUNTIME", "-runtime"] {
@@ -223,6 +245,23 @@ pub type Prepare = fn(&mut Value);
 
 /// Asks both servers for all that an application has, and compares. Returns the number of answers.
 pub fn compare_all(spark: &Api, ours: &Api, id: &str, prepare: Prepare) -> Result<usize> {
+    let (compared, mut found) = differences(spark, ours, id, &[], prepare)?;
+    if !found.is_empty() {
+        let differences = found.len();
+        found.truncate(40);
+        bail!("{id}: {differences} differences\n{}", found.join("\n"));
+    }
+    Ok(compared)
+}
+
+/// As [`compare_all`], with what differs.
+pub fn differences(
+    spark: &Api,
+    ours: &Api,
+    id: &str,
+    absent: Absent,
+    prepare: Prepare,
+) -> Result<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let paths = paths(spark, id)?;
     for path in &paths {
@@ -240,14 +279,9 @@ pub fn compare_all(spark: &Api, ours: &Api, id: &str, prepare: Prepare) -> Resul
             sort_unordered(answer);
             prepare(answer);
         }
-        compare(kind, &theirs.1, &mine.1, &mut found);
+        compare(kind, &theirs.1, &mine.1, absent, &mut found);
     }
-    if !found.is_empty() {
-        let differences = found.len();
-        found.truncate(40);
-        bail!("{id}: {differences} differences\n{}", found.join("\n"));
-    }
-    Ok(paths.len())
+    Ok((paths.len(), found))
 }
 
 /// Asks both servers for all that the application has, and compares.
@@ -272,8 +306,8 @@ pub fn equal_sparks(run: &Ended<'_>) -> Result<()> {
     println!("{}: {compared} answers compared", lab.spark.version);
     ensure!(compared >= COMPARED, "only {compared} answers");
     sorted_lists(&spark, &ours, id)?;
-    let tasks = lists::tasks_of_all_stages(&spark, &ours, id)?;
-    let executors = lists::executors_of_stages(&spark, &ours, id)?;
+    let tasks = lists::tasks_of_all_stages(&spark, &ours, id, &[])?;
+    let executors = lists::executors_of_stages(&spark, &ours, id, &[])?;
     let listed = lists::applications(&spark, &ours, |_| ())?;
     println!(
         "failed, killed and other tasks of all stages: {tasks:?}; executors of stages: {executors}; lists of applications: {listed}"
@@ -394,7 +428,11 @@ fn the_manual_lists_every_difference() -> Result<()> {
         .split_once("| difference | reason |")
         .context("no list")?;
     let (list, _) = text.split_once("\n\n").context("the list has no end")?;
-    for (field, _) in ALLOWED.into_iter().chain(LEFT_OUT) {
+    for (field, _) in ALLOWED
+        .into_iter()
+        .chain(LEFT_OUT)
+        .chain(NOT_MEASURED.iter().copied())
+    {
         let name = field.rsplit('.').next().unwrap_or_default();
         ensure!(
             list.contains(&format!("`{name}`")),

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use smtt_history::json::date;
 
-use crate::answers::{Api, Prepare, compare};
+use crate::answers::{Absent, Api, Prepare, compare};
 
 /// Quantiles that Spark takes for a stage where none are asked for, and others.
 const QUANTILES: [&str; 2] = ["0.0,0.25,0.5,0.75,1.0", "0.1,0.9"];
@@ -22,9 +22,9 @@ pub fn attempts(spark: &Api, application: &str) -> Result<BTreeSet<(i64, i64)>> 
     all.context("a stage without ids")
 }
 
-fn sames(what: &str, spark: &Value, ours: &Value) -> Result<()> {
+fn sames(what: &str, spark: &Value, ours: &Value, absent: Absent) -> Result<()> {
     let mut found = Vec::new();
-    compare(what, spark, ours, &mut found);
+    compare(what, spark, ours, absent, &mut found);
     found.truncate(10);
     ensure!(found.is_empty(), "{}", found.join("\n"));
     Ok(())
@@ -32,7 +32,12 @@ fn sames(what: &str, spark: &Value, ours: &Value) -> Result<()> {
 
 /// `stages/failedTasks` has the tasks of Spark's `taskList?status=failed` of all stages; so with the other statuses, and in
 /// pages.
-pub fn tasks_of_all_stages(spark: &Api, ours: &Api, application: &str) -> Result<[usize; 3]> {
+pub fn tasks_of_all_stages(
+    spark: &Api,
+    ours: &Api,
+    application: &str,
+    absent: Absent,
+) -> Result<[usize; 3]> {
     let base = format!("applications/{application}/stages");
     let mut counts = [0; 3];
     for (at, status) in ["failed", "killed", "success"].into_iter().enumerate() {
@@ -65,6 +70,7 @@ pub fn tasks_of_all_stages(spark: &Api, ours: &Api, application: &str) -> Result
             &format!("failedTasks {status}"),
             &theirs.into(),
             &sorted.into(),
+            absent,
         )?;
         let (_, page) = ours.get(&format!("{base}/failedTasks?{selected}&offset=1&length=2"))?;
         let expected: Vec<Value> = mine.iter().skip(1).take(2).cloned().collect();
@@ -74,7 +80,12 @@ pub fn tasks_of_all_stages(spark: &Api, ours: &Api, application: &str) -> Result
 }
 
 /// `stages/ID/ATTEMPT/executorSummary` has what Spark's answer about the stage has of its executors, each and in quantiles.
-pub fn executors_of_stages(spark: &Api, ours: &Api, application: &str) -> Result<usize> {
+pub fn executors_of_stages(
+    spark: &Api,
+    ours: &Api,
+    application: &str,
+    absent: Absent,
+) -> Result<usize> {
     let mut executors = 0;
     for (stage, attempt) in attempts(spark, application)? {
         let path = format!("applications/{application}/stages/{stage}/{attempt}");
@@ -95,10 +106,20 @@ pub fn executors_of_stages(spark: &Api, ours: &Api, application: &str) -> Result
             };
             executors += each.len();
             let what = format!("executorSummary {stage}.{attempt}");
-            sames(&what, &theirs["executorSummary"], &mine["executors"])?;
+            sames(
+                &what,
+                &theirs["executorSummary"],
+                &mine["executors"],
+                absent,
+            )?;
             let fields = mine.as_object_mut().context("no executorSummary")?;
             fields.remove("executors");
-            sames(&what, &theirs["executorMetricsDistributions"], &mine)?;
+            sames(
+                &what,
+                &theirs["executorMetricsDistributions"],
+                &mine,
+                absent,
+            )?;
         }
     }
     Ok(executors)
@@ -162,7 +183,7 @@ pub fn applications(spark: &Api, ours: &Api, prepare: Prepare) -> Result<usize> 
             listed(&theirs.1),
             listed(&mine.1)
         );
-        sames("applications", &theirs.1, &mine.1)?;
+        sames("applications", &theirs.1, &mine.1, &[])?;
     }
     for bad in [
         "minDate=yesterday",

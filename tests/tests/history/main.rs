@@ -13,6 +13,8 @@ mod lists;
 mod live;
 mod logs;
 mod mount;
+mod neutral;
+mod older;
 mod queries;
 mod sick;
 mod stores;

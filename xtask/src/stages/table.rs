@@ -200,9 +200,10 @@ pub const STAGES: [Stage; 22] = [
     },
     Stage {
         name: "objects",
-        about: "the history's stores in buckets, against a server of S3's protocol",
+        about: "the history's stores in buckets, against servers of S3's, Google's and Azure's protocols",
         commands: &[&["test", "--workspace", "--test", "objects"]],
-        limit: Duration::from_secs(1200),
+        // With an empty cache it fetches the servers.
+        limit: Duration::from_secs(2400),
         ..PLAIN
     },
     Stage {
@@ -323,7 +324,7 @@ pub const STAGES: [Stage; 22] = [
     },
     Stage {
         name: "versions",
-        about: "further versions of Spark: a local cluster and a stand-alone one, and the history of an application",
+        about: "further versions of Spark: a local cluster and a stand-alone one, and the history of an application; event logs of Spark 3.0 to 3.4",
         lane: Lane::ByName,
         root: true,
         commands: &[
@@ -338,12 +339,16 @@ pub const STAGES: [Stage; 22] = [
                 "history",
                 "other_versions",
                 "--",
+                "older_versions",
                 "--test-threads=1",
                 "--nocapture",
             ],
         ],
         limit: Duration::from_secs(7200),
-        longer: &[("SMTT_SPARK_VERSIONS", "4.1.4,4.2.1")],
+        longer: &[
+            ("SMTT_SPARK_VERSIONS", "4.1.4,4.2.1"),
+            ("SMTT_OLDER_SPARKS", "3.0.3,3.1.3,3.2.4,3.3.4,3.4.4"),
+        ],
     },
     Stage {
         name: "soak",
