@@ -3,31 +3,29 @@
 //! HDFS has no conditional write. There an application's pointer is a file with a number, `tables-000001.json`, and the
 //! highest number counts. A writer makes a hidden file, closes it, and renames it to the next number. The NameNode refuses a
 //! rename to a name that exists, so of two writers one wins. A writer that stopped for so long that its number is free again
-//! finds a higher one after its rename, and has lost, too.
+//! finds a higher one after its rename, and has lost, too. Tables are hidden files, too, until they are closed.
 
+mod upload;
 mod walk;
 
 use std::fmt;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
-use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use hdfs_native::client::FileStatus;
 use hdfs_native::file::FileWriter;
 use hdfs_native::{Client, ClientBuilder, HdfsError, WriteOptions};
 use object_store::path::Path as Key;
-use object_store::{
-    Error, GetOptions, GetRange, MultipartUpload, PutMode, PutPayload, PutResult, Result,
-    UpdateVersion, UploadPart,
-};
-use tokio::sync::{Mutex, OnceCell};
+use object_store::{Error, GetOptions, GetRange, MultipartUpload, PutMode, Result, UpdateVersion};
+use tokio::sync::OnceCell;
 use url::Url;
 
 use super::bucket::{Object, POINTER};
 use super::connect::{Page, Read, Remote};
 use super::publish::{is_orphan, new_name};
+use upload::Upload;
 use walk::Walk;
 
 /// Name of this kind of store in errors.
@@ -134,6 +132,12 @@ fn path_of(key: &str) -> String {
 /// The folder of a path, and the name in it.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
+}
+
+/// The hidden name of a file that is being written.
+fn unnamed(path: &str) -> String {
+    let (folder, name) = split(path);
+    format!("{folder}/.{name}")
 }
 
 /// Name of a pointer's file.
@@ -350,6 +354,18 @@ impl Hdfs {
         Ok(())
     }
 
+    /// Makes a file that has its name when it is whole: a reader of all tables finds no half of one.
+    async fn make_named(&self, path: &str, bytes: Bytes) -> Result<()> {
+        let unnamed = unnamed(path);
+        self.make(&unnamed, bytes).await?;
+        let client = self.client().await?;
+        if let Err(trouble) = client.rename(&unnamed, path, false).await {
+            self.forget(&unnamed).await;
+            return Err(error(path, trouble));
+        }
+        Ok(())
+    }
+
     /// Deletes a file that no reader asks for: that it stays does no harm.
     async fn forget(&self, path: &str) {
         if let Ok(client) = self.client().await {
@@ -438,7 +454,7 @@ impl Remote for Hdfs {
 
     async fn write(&self, key: &Key, bytes: Bytes, mode: PutMode) -> Result<()> {
         let after = match mode {
-            PutMode::Overwrite => return self.make(&path_of(key.as_ref()), bytes).await,
+            PutMode::Overwrite => return self.make_named(&path_of(key.as_ref()), bytes).await,
             PutMode::Create => Some(0),
             PutMode::Update(version) => version.version.and_then(|it| it.parse().ok()),
         };
@@ -452,13 +468,9 @@ impl Remote for Hdfs {
 
     async fn upload(&self, key: &Key) -> Result<Box<dyn MultipartUpload>> {
         let path = path_of(key.as_ref());
-        let file = self.begin(&path).await?;
+        let file = self.begin(&unnamed(&path)).await?;
         let client = self.client().await?.clone();
-        Ok(Box::new(Upload {
-            client,
-            file: Arc::new(Mutex::new(Some(file))),
-            path,
-        }))
+        Ok(Box::new(Upload::new(client, file, path)))
     }
 
     async fn remove(&self, key: &Key) -> Result<()> {
@@ -473,57 +485,6 @@ impl Remote for Hdfs {
 
     fn pointer(&self) -> &'static str {
         "tables-*.json"
-    }
-}
-
-/// A large file, which is written piece by piece.
-struct Upload {
-    client: Client,
-    file: Arc<Mutex<Option<FileWriter>>>,
-    path: String,
-}
-
-impl fmt::Debug for Upload {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Upload")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl MultipartUpload for Upload {
-    fn put_part(&mut self, payload: PutPayload) -> UploadPart {
-        let (file, path) = (Arc::clone(&self.file), self.path.clone());
-        async move {
-            let mut file = file.lock().await;
-            for bytes in payload {
-                if let Some(file) = &mut *file {
-                    let written = file.write_bytes(bytes).await;
-                    written.map_err(|trouble| error(&path, trouble))?;
-                }
-            }
-            Ok(())
-        }
-        .boxed()
-    }
-
-    async fn complete(&mut self) -> Result<PutResult> {
-        if let Some(mut file) = self.file.lock().await.take() {
-            let closed = file.close().await;
-            closed.map_err(|trouble| error(&self.path, trouble))?;
-        }
-        Ok(PutResult {
-            e_tag: None,
-            version: None,
-            extensions: Default::default(),
-        })
-    }
-
-    async fn abort(&mut self) -> Result<()> {
-        drop(self.file.lock().await.take());
-        let gone = self.client.delete(&self.path, false).await;
-        gone.map(drop).map_err(|trouble| error(&self.path, trouble))
     }
 }
 

@@ -76,8 +76,9 @@ impl ApplicationObjects {
     }
 }
 
-/// The generation in a table's name.
+/// The generation in a table's name, also in the hidden one that it has in HDFS while it is written.
 fn generation_of(name: &str) -> Option<&str> {
+    let name = name.strip_prefix('.').unwrap_or(name);
     let (table, rest) = name.split_once('.')?;
     let generation = rest.strip_suffix(".parquet")?;
     let is_one = TABLES.contains(&table)
@@ -326,6 +327,21 @@ mod tests {
         ApplicationObjects {
             objects: names.iter().map(object).collect(),
             pointed: Some((pointer, version)),
+        }
+    }
+
+    #[test]
+    fn tables_that_are_being_written_have_a_generation() {
+        let generation = Some("0123456789abcdef");
+        assert_eq!(generation_of("tasks.0123456789abcdef.parquet"), generation);
+        assert_eq!(generation_of(".tasks.0123456789abcdef.parquet"), generation);
+        for name in [
+            "..tasks.0123456789abcdef.parquet",
+            ".tasks.0123456789abcdef.parquet.tmp",
+            ".tasks-000001.parquet",
+            ".tables.json.0123456789abcdef",
+        ] {
+            assert_eq!(generation_of(name), None, "{name}");
         }
     }
 

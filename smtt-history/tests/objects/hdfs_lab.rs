@@ -124,6 +124,18 @@ impl<'a> Place<'a> {
         Ok(Some(()))
     }
 
+    /// How many tables are hidden, and how many are not. Of the latter each is closed and has a footer.
+    pub fn whole(&self) -> Result<(usize, usize)> {
+        let files = self.files()?;
+        let tables = files.iter().filter(|it| it.path.ends_with(".parquet"));
+        let (hidden, visible): (Vec<_>, Vec<_>) = tables.partition(|it| it.path.starts_with('.'));
+        for file in &visible {
+            let bytes = self.read(&format!("{}/{}", self.path(), file.path))?;
+            ensure!(file.is_closed && bytes.ends_with(b"PAR1"), "{file:?}");
+        }
+        Ok((hidden.len(), visible.len()))
+    }
+
     pub fn program(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_smtt-history"));
         command

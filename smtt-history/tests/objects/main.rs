@@ -6,6 +6,7 @@ mod answers;
 mod clouds;
 mod faults;
 mod hdfs;
+mod hdfs_away;
 mod hdfs_lab;
 mod lab;
 mod logs;
