@@ -25,7 +25,7 @@ const POINTER_BYTES: u64 = 6 << 20;
 /// Bytes of a range that is read, and of a piece of an upload.
 pub(super) const CHUNK: u64 = 8 << 20;
 /// Time limit of one request with all its retries.
-const REQUEST: Duration = Duration::from_secs(45);
+pub(super) const REQUEST: Duration = Duration::from_secs(45);
 /// Pages of a listing of one application at most; a page has 1,000 objects.
 pub(super) const PAGES: usize = 400;
 /// Bytes of an object's name at most, below the folder: names of workers' files contain the host.

@@ -5,6 +5,7 @@
 //! rename to a name that exists, so of two writers one wins. A writer that stopped for so long that its number is free again
 //! finds a higher one after its rename, and has lost, too. Tables are hidden files, too, until they are closed.
 
+mod pointers;
 mod upload;
 mod walk;
 
@@ -24,7 +25,8 @@ use url::Url;
 
 use super::bucket::{Object, POINTER};
 use super::connect::{Page, Read, Remote};
-use super::publish::{is_orphan, new_name};
+use super::publish::new_name;
+use pointers::{Pointers, hidden, next, numbered};
 use upload::Upload;
 use walk::Walk;
 
@@ -32,8 +34,10 @@ use walk::Walk;
 pub(super) const STORE: &str = "HDFS";
 /// Port of a NameNode where neither the address nor the configuration has one.
 const PORT: u16 = 8020;
-/// The client's own retries. With them a NameNode that does not answer is reported after 20 s.
-const SETTINGS: [(&str, &str); 3] = [
+/// The client's own retries. With them a NameNode that refuses connections is reported after 20 s, and another DataNode is asked
+/// when one is silent for 10 s.
+const SETTINGS: [(&str, &str); 4] = [
+    ("dfs.client.socket-timeout", "10000"),
     ("dfs.client.failover.max.attempts", "10"),
     ("dfs.client.failover.sleep.base.millis", "500"),
     ("dfs.client.failover.sleep.max.millis", "2000"),
@@ -140,23 +144,6 @@ fn unnamed(path: &str) -> String {
     format!("{folder}/.{name}")
 }
 
-/// Name of a pointer's file.
-fn numbered(number: u64) -> String {
-    format!("tables-{number:06}.json")
-}
-
-/// Number of a pointer's file.
-fn number_of(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("tables-")?.strip_suffix(".json")?;
-    let number = digits.parse().ok()?;
-    (number > 0 && name == numbered(number)).then_some(number)
-}
-
-/// Prefix of the hidden files that become pointers.
-fn hidden() -> String {
-    format!(".{POINTER}.")
-}
-
 /// The folder of a key that is an application's pointer.
 fn pointed(key: &Key) -> Option<&str> {
     let (folder, name) = split(key.as_ref());
@@ -176,27 +163,6 @@ fn object(name: &str, status: &FileStatus) -> Object {
         size: status.length as u64,
         tag: Some(tag(status)),
         modified_ms: i64::try_from(status.modification_time).unwrap_or_default(),
-    }
-}
-
-/// The pointer of an application, which is the file with the highest number.
-struct Numbered {
-    number: u64,
-    status: FileStatus,
-}
-
-impl Numbered {
-    /// The number is in the tag, so that two pointers of one moment differ.
-    fn tag(&self) -> String {
-        format!("{}-{}", self.number, tag(&self.status))
-    }
-
-    fn object(&self) -> Object {
-        let (folder, _) = split(&self.status.path);
-        Object {
-            tag: Some(self.tag()),
-            ..object(&format!("{folder}/{POINTER}"), &self.status)
-        }
     }
 }
 
@@ -233,26 +199,19 @@ impl Hdfs {
             .map_err(|trouble| error("", trouble))
     }
 
-    /// The pointers of an application's folder in the order of their numbers, and the hidden files of others.
-    async fn pointers(&self, folder: &str) -> Result<(Vec<Numbered>, Vec<FileStatus>)> {
+    /// What an application's folder has of pointers.
+    async fn pointers(&self, folder: &str) -> Result<Pointers> {
         let folder = path_of(folder);
         let names = self.client().await?.list_status_iter(&folder, false);
-        let (mut found, mut unnamed) = (Vec::new(), Vec::new());
+        let mut found = Pointers::default();
         while let Some(status) = names.next().await {
-            let status = match status {
-                Ok(status) => status,
+            match status {
+                Ok(status) => found.take(status)?,
                 Err(HdfsError::FileNotFound(_)) => break,
                 Err(trouble) => return Err(error(&folder, trouble)),
-            };
-            let (_, name) = split(&status.path);
-            if let Some(number) = number_of(name).filter(|_| !status.isdir) {
-                found.push(Numbered { number, status });
-            } else if name.starts_with(&hidden()) {
-                unnamed.push(status);
             }
         }
-        found.sort_by_key(|it| it.number);
-        Ok((found, unnamed))
+        Ok(found)
     }
 
     /// Reads a file with this tag.
@@ -301,8 +260,7 @@ impl Hdfs {
     /// Reads the pointer of an application's folder.
     async fn read_pointer(&self, folder: &str) -> Result<Read> {
         for _ in 0..TRIES {
-            let (mut found, _) = self.pointers(folder).await?;
-            let Some(last) = found.pop() else {
+            let Some(last) = self.pointers(folder).await?.last else {
                 break;
             };
             match self
@@ -375,9 +333,10 @@ impl Hdfs {
 
     /// Makes the pointer that follows the one with a number.
     async fn point(&self, folder: &str, bytes: Bytes, after: u64) -> Result<()> {
+        let number = next(after)?;
         let above = path_of(folder);
         let unnamed = format!("{above}/{}{}", hidden(), new_name());
-        let own = format!("{above}/{}", numbered(after + 1));
+        let own = format!("{above}/{}", numbered(number));
         self.make(&unnamed, bytes).await?;
         let client = self.client().await?;
         if let Err(trouble) = client.rename(&unnamed, &own, false).await {
@@ -388,8 +347,8 @@ impl Hdfs {
             }
             return Err(trouble);
         }
-        let (mut found, left) = self.pointers(folder).await?;
-        if found.pop().is_none_or(|last| last.number != after + 1) {
+        let found = self.pointers(folder).await?;
+        if found.last.is_none_or(|last| last.number != number) {
             // Others wrote this number before, and higher ones, and deleted it.
             self.forget(&own).await;
             return Err(Error::Precondition {
@@ -397,13 +356,8 @@ impl Hdfs {
                 source: Said("another process was first".to_owned()).into(),
             });
         }
-        for old in found {
-            self.forget(&old.status.path).await;
-        }
-        for file in left {
-            if is_orphan(object("", &file).modified_ms) {
-                self.forget(&file.path).await;
-            }
+        for path in found.old.iter().chain(&found.orphans) {
+            self.forget(path).await;
         }
         Ok(())
     }

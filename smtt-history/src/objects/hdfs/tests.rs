@@ -1,22 +1,11 @@
-//! Names of pointers, and what errors say.
+//! Keys of pointers, what errors say, and limits.
+
+use std::time::Duration;
 
 use super::*;
 
 #[test]
-fn pointers_are_known_by_their_names() {
-    assert_eq!(number_of("tables-000001.json"), Some(1));
-    assert_eq!(number_of("tables-1234567.json"), Some(1_234_567));
-    for name in [
-        "tables.json",
-        "tables-000000.json",
-        "tables-00001.json",
-        "tables-0000001.json",
-        "tables-+00001.json",
-        ".tables-000001.json",
-        "tables-000001.json.tmp",
-    ] {
-        assert_eq!(number_of(name), None, "{name}");
-    }
+fn a_key_of_a_pointer_has_its_folder() {
     let key = |text: &str| Key::parse(text).expect("is a key");
     assert_eq!(pointed(&key("a/b/tables.json")), Some("a/b"));
     assert_eq!(pointed(&key("a/tables.json/b")), None);
@@ -43,4 +32,14 @@ fn errors_are_one_line_without_a_stack() {
         HdfsError::RPCError("java.io.FileNotFoundException".to_owned(), String::new()),
     );
     assert!(matches!(absent, Error::NotFound { .. }));
+}
+
+/// A DataNode is given up while the request still has time for another one.
+#[test]
+fn a_silent_datanode_is_given_up_before_the_request_is() {
+    let limit = SETTINGS
+        .iter()
+        .find(|it| it.0 == "dfs.client.socket-timeout");
+    let millis: u64 = limit.and_then(|it| it.1.parse().ok()).expect("is there");
+    assert!(Duration::from_millis(3 * millis) < super::super::bucket::REQUEST);
 }

@@ -6,10 +6,11 @@ use object_store::Result;
 use object_store::path::Path as Key;
 
 use super::super::connect::Page;
-use super::{Numbered, error, generic, number_of, object, path_of, split};
+use super::pointers::{Numbered, number_of};
+use super::{error, generic, object, path_of, split};
 
 /// Names of a page of a listing.
-const NAMES: usize = 1_000;
+pub(super) const NAMES: usize = 1_000;
 /// Folders below the listed one whose files are listed, too: those of the workers' users.
 const BELOW: usize = 10_000;
 
