@@ -142,10 +142,13 @@ impl Bucket {
         let what = self.shown(name);
         match timeout(REQUEST, request).await {
             Ok(answer) => answer.map_err(|error| Trouble::of(&what, &error)),
-            Err(_) => Err(Trouble::Failed(format!(
-                "{what}: no answer within {} s",
-                REQUEST.as_secs()
-            ))),
+            Err(_) => {
+                self.store.unanswered();
+                let limit = REQUEST.as_secs();
+                Err(Trouble::Failed(format!(
+                    "{what}: no answer within {limit} s"
+                )))
+            }
         }
     }
 
@@ -246,6 +249,7 @@ impl Bucket {
                     return Err((Trouble::of(&self.shown, &error), is_of_all));
                 }
                 Err(_) => {
+                    self.store.unanswered();
                     let what = format!("{}: no answer in time", self.shown);
                     return Err((Trouble::Failed(what), true));
                 }

@@ -87,6 +87,9 @@ pub(super) trait Remote: Send + Sync {
     /// Deletes an object.
     async fn remove(&self, key: &Path) -> object_store::Result<()>;
 
+    /// Says that a request had no answer in time.
+    fn unanswered(&self) {}
+
     /// Whether objects grow, so that the length of one in a listing may be more than what can be read.
     fn grows(&self) -> bool {
         false

@@ -6,10 +6,12 @@
 //! finds a higher one after its rename, and has lost, too. Tables are hidden files, too, until they are closed.
 
 mod pointers;
+mod service;
 mod upload;
 mod walk;
 
 use std::fmt;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,14 +19,14 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use hdfs_native::client::FileStatus;
 use hdfs_native::file::FileWriter;
-use hdfs_native::{Client, ClientBuilder, HdfsError, WriteOptions};
+use hdfs_native::{Client, HdfsError, WriteOptions};
 use object_store::path::Path as Key;
 use object_store::{Error, GetOptions, GetRange, MultipartUpload, PutMode, Result, UpdateVersion};
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 use url::Url;
 
 use super::bucket::{Object, POINTER};
-use super::connect::{Page, Read, Remote};
+use super::connect::{Page, Read, Remote, line};
 use super::publish::new_name;
 use pointers::{Pointers, hidden, next, numbered};
 use upload::Upload;
@@ -53,7 +55,14 @@ const SHOWN: usize = 300;
 pub(super) struct Hdfs {
     /// Without the path.
     address: Url,
-    client: OnceCell<Client>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    client: Option<Client>,
+    /// When no client could be made, and why.
+    failed: Option<(Instant, String)>,
 }
 
 /// What the NameNode or the client said, in one line.
@@ -173,30 +182,31 @@ impl Hdfs {
         address.set_path("");
         Self {
             address,
-            client: OnceCell::new(),
+            state: Mutex::default(),
         }
     }
 
-    async fn client(&self) -> Result<&Client> {
-        self.client
-            .get_or_try_init(async || {
-                let make = |address: &Url| {
-                    let client = ClientBuilder::new().with_url(address.as_str());
-                    client.with_config(SETTINGS).build()
-                };
-                match make(&self.address) {
-                    // No name service has this name, so it is a host.
-                    Err(HdfsError::InvalidArgument(_)) if self.address.port().is_none() => {
-                        let mut with_port = self.address.clone();
-                        // An address with a host can have a port.
-                        let _ = with_port.set_port(Some(PORT));
-                        make(&with_port)
-                    }
-                    made => made,
-                }
-            })
-            .await
-            .map_err(|trouble| error("", trouble))
+    /// The client, which is made where there is none. All that wait for one that cannot be made have the same error.
+    async fn client(&self) -> Result<Client> {
+        let asked = Instant::now();
+        let mut state = self.state.lock().await;
+        if let Some(client) = &state.client {
+            return Ok(client.clone());
+        }
+        if let Some((_, said)) = state.failed.as_ref().filter(|it| it.0 >= asked) {
+            return Err(generic(said.clone()));
+        }
+        match service::connect(&self.address).await {
+            Ok(client) => {
+                state.client = Some(client.clone());
+                Ok(client)
+            }
+            Err(trouble) => {
+                let trouble = error("", trouble);
+                state.failed = Some((Instant::now(), line(&trouble)));
+                Err(trouble)
+            }
+        }
     }
 
     /// What an application's folder has of pointers.
@@ -423,7 +433,7 @@ impl Remote for Hdfs {
     async fn upload(&self, key: &Key) -> Result<Box<dyn MultipartUpload>> {
         let path = path_of(key.as_ref());
         let file = self.begin(&unnamed(&path)).await?;
-        let client = self.client().await?.clone();
+        let client = self.client().await?;
         Ok(Box::new(Upload::new(client, file, path)))
     }
 
@@ -431,6 +441,13 @@ impl Remote for Hdfs {
         let path = path_of(key.as_ref());
         let gone = self.client().await?.delete(&path, false).await;
         gone.map(drop).map_err(|trouble| error(&path, trouble))
+    }
+
+    fn unanswered(&self) {
+        // Who holds it makes a new one.
+        if let Ok(mut state) = self.state.try_lock() {
+            state.client = None;
+        }
     }
 
     fn grows(&self) -> bool {

@@ -6,7 +6,7 @@ use std::io::{Read, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -187,6 +187,8 @@ type Rule = dyn Fn(&str) -> Fault + Send + Sync;
 /// A proxy before the NameNode.
 pub struct Proxy {
     rule: Arc<Mutex<Box<Rule>>>,
+    /// Port of a DataNode that answers have in place of the real one; 0 for none.
+    datanode: Arc<AtomicU16>,
 }
 
 fn held<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -204,13 +206,15 @@ impl Proxy {
         let rule: Arc<Mutex<Box<Rule>>> = Arc::new(Mutex::new(Box::new(|_| Fault::None)));
         let proxy = Self {
             rule: Arc::clone(&rule),
+            datanode: Arc::default(),
         };
+        let datanode = Arc::clone(&proxy.datanode);
         let server = place.hdfs.port;
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let rule = Arc::clone(&rule);
+                let (rule, datanode) = (Arc::clone(&rule), Arc::clone(&datanode));
                 // A client that goes away ends its connection only.
-                thread::spawn(move || pass(stream, server, &rule));
+                thread::spawn(move || pass(stream, server, &rule, datanode));
             }
         });
         Ok((proxy, through))
@@ -218,6 +222,11 @@ impl Proxy {
 
     pub fn rule(&self, rule: impl Fn(&str) -> Fault + Send + Sync + 'static) {
         *held(&self.rule) = Box::new(rule);
+    }
+
+    /// From now on the NameNode's answers name a DataNode at this port.
+    pub fn datanode(&self, port: u16) {
+        self.datanode.store(port, Ordering::Relaxed);
     }
 }
 
@@ -248,7 +257,26 @@ fn method(frame: &[u8]) -> Option<&str> {
     std::str::from_utf8(name.get(..length)?).ok()
 }
 
-fn pass(mut client: TcpStream, server: u16, rule: &Mutex<Box<Rule>>) -> Result<()> {
+/// Puts a port in place of a DataNode's: the fourth field of its id, before the fifth. Both are ports that need three bytes.
+fn rename_datanode(answer: &mut [u8], port: u16) {
+    for at in 0..answer.len().saturating_sub(4) {
+        let is_port = matches!(
+            answer[at..at + 5],
+            [0x20, 0x80..=0xff, 0x80..=0xff, 1..=3, 0x28]
+        );
+        if is_port {
+            let low = |shift: u16| u8::try_from(port >> shift & 0x7f).unwrap_or_default();
+            answer[at + 1..at + 4].copy_from_slice(&[low(0) | 0x80, low(7) | 0x80, low(14)]);
+        }
+    }
+}
+
+fn pass(
+    mut client: TcpStream,
+    server: u16,
+    rule: &Mutex<Box<Rule>>,
+    datanode: Arc<AtomicU16>,
+) -> Result<()> {
     let mut server = TcpStream::connect(("127.0.0.1", server))?;
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
@@ -265,9 +293,13 @@ fn pass(mut client: TcpStream, server: u16, rule: &Mutex<Box<Rule>>) -> Result<(
     );
     thread::spawn(move || -> Result<()> {
         loop {
-            let Ok(answer) = frame(&mut from) else {
+            let Ok(mut answer) = frame(&mut from) else {
                 return Ok(to.shutdown(Shutdown::Both)?);
             };
+            match datanode.load(Ordering::Relaxed) {
+                0 => {}
+                port => rename_datanode(&mut answer, port),
+            }
             match &*held(&is_silent) {
                 Some(came) => came.store(true, Ordering::Relaxed),
                 None => to.write_all(&answer)?,

@@ -15,8 +15,8 @@ pub(super) const NAMES: usize = 1_000;
 const BELOW: usize = 10_000;
 
 /// A listing, page by page.
-pub(super) struct Walk<'a> {
-    client: &'a Client,
+pub(super) struct Walk {
+    client: Client,
     /// The folder that was asked for, without a slash at its end.
     top: String,
     /// What the names at the top begin with.
@@ -30,8 +30,8 @@ pub(super) struct Walk<'a> {
     pointer: Option<Numbered>,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(client: &'a Client, prefix: &str, is_flat: bool) -> Self {
+impl Walk {
+    pub(super) fn new(client: Client, prefix: &str, is_flat: bool) -> Self {
         let (folder, first) = split(prefix);
         let top = match folder {
             "" => String::new(),
