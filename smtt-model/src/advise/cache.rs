@@ -124,7 +124,7 @@ pub(super) fn never_read(view: &View) -> Outcome {
 }
 
 impl Rdd<'_> {
-    /// Time until blocks were stored again, where it is known on each executor.
+    /// Time of the tasks that stored blocks again, where it is known on each executor.
     fn again_ns(&self) -> Option<u64> {
         let rows = self.rows.iter().filter(|row| row.blocks_stored_again > 0);
         let times: Option<Vec<u64>> = rows.map(|row| row.blocks_stored_again_ns).collect();
@@ -241,8 +241,8 @@ pub(super) fn evicted_and_stored_again(view: &View) -> Outcome {
             saving: again.map(Saving::up_to),
             computed: match again {
                 Some(_) => {
-                    "between nothing and all of the time from the begin of tasks until they had stored a block again: what such \
-                     a task did before belongs to it, and a block on disk is read instead"
+                    "between nothing and all of the time of tasks that stored a block again: what such a task did before \
+                     belongs to it, and a block on disk is read instead; but making room and collections slow what follows"
                 }
                 None => "not in seconds: the begin of tasks that stored blocks again is not known",
             }

@@ -77,8 +77,8 @@ pub struct RddRow {
     /// Stored blocks whose partition had been in this executor's memory before and had left it; a lower bound. Part of
     /// `blocks_stored`.
     pub blocks_stored_again: u64,
-    /// Time from the begin of tasks until they had stored these blocks again, in nanoseconds; absent where no block was, and
-    /// where the begin of such a task is not known.
+    /// Time of the tasks that stored these blocks again, from their begin, in nanoseconds: of a task that runs until it last
+    /// stored one, of the others until their end. Absent where no block was, and where the begin of such a task is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks_stored_again_ns: Option<u64>,
     /// Blocks of the RDD that were in memory before the daemon traced the executor.

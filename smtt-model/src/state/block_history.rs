@@ -25,7 +25,8 @@ pub struct BlockHistory {
     pub last_stored_ns: u64,
     /// Time when the last block left memory, in nanoseconds since boot; zero where none did.
     pub last_removed_ns: u64,
-    /// Time from the begin of tasks until they had stored blocks again, in nanoseconds.
+    /// Time of tasks that stored blocks again, in nanoseconds: until they had stored them, once they have ended until
+    /// their end.
     pub again_ns: u64,
     /// Blocks whose task's begin is not known, of those that were stored again.
     pub again_unknown: u64,
@@ -59,6 +60,11 @@ impl BlockHistory {
         self.last_stored_ns = self.last_stored_ns.max(now_ns);
     }
 
+    /// Counts the rest of a task whose last block that it stored again is one of these.
+    pub(super) fn task_ended(&mut self, rest_ns: u64) {
+        self.again_ns = self.again_ns.saturating_add(rest_ns);
+    }
+
     /// Counts a block that left memory.
     pub(super) fn removed(&mut self, evicted: bool, now_ns: u64) {
         self.removed += 1;
@@ -80,7 +86,7 @@ impl BlockHistory {
         (self.last_stored_ns > 0).then(|| until_ns.saturating_sub(self.last_stored_ns))
     }
 
-    /// Time until blocks were stored again, where it is known of each.
+    /// Time of the tasks that stored blocks again, where it is known of each.
     pub(crate) fn again_known_ns(&self) -> Option<u64> {
         (self.stored_again > 0 && self.again_unknown == 0).then_some(self.again_ns)
     }

@@ -116,6 +116,12 @@ impl Executor {
             }
             Fact::TaskEnded(fact) => {
                 self.finish_later(fact.task_attempt_id, now_ns, caps);
+                let task = self.tasks.tasks.get_mut(&fact.task_attempt_id);
+                if let Some((rdd, at_ns)) = task.and_then(|mut task| task.stored_again.take())
+                    && let Some(mut rdd) = self.rdds.get_mut(&rdd)
+                {
+                    rdd.block_history.task_ended(now_ns.saturating_sub(at_ns));
+                }
                 if !self.tasks.ended(&fact, now_ns, caps) {
                     return Outcome::OverCap(self.tasks.tasks_full(caps));
                 }
@@ -149,6 +155,7 @@ impl Executor {
             Fact::MemoryReported(figures) => self.usage.reported(&figures, now_ns),
             Fact::PeaksReported(peaks) => return self.peaks_reported(&peaks, now_ns, caps),
             Fact::BlockStored(fact) => {
+                let key = RddKey::of_fact(fact.rdd_id);
                 let known = self.memory.blocks.contains_key(&fact.block_id);
                 let left = self.left_partitions.take(&fact, known);
                 let task = fact
@@ -158,16 +165,16 @@ impl Executor {
                 let took_ns = task.filter(|_| left).and_then(|mut task| {
                     // A task that stores many blocks again took the time of each once.
                     let begun = task.start_ns.filter(|_| !task.start_is_late)?;
-                    let begun = begun.max(task.stored_again_ns);
-                    task.stored_again_ns = now_ns;
+                    let before = task.stored_again.replace((key, now_ns));
+                    let begun = begun.max(before.map_or(0, |(_, at_ns)| at_ns));
                     Some(now_ns.saturating_sub(begun))
                 });
-                let (mut rdd, _) = self.rdd(RddKey::of_fact(fact.rdd_id), now_ns, caps);
+                let (mut rdd, _) = self.rdd(key, now_ns, caps);
                 rdd.block_history
                     .stored(&fact, known, left, now_ns, took_ns);
                 drop(rdd);
                 let outcome = self.memory.block_stored(&fact, stage, now_ns, caps);
-                self.see_peak(RddKey::of_fact(fact.rdd_id));
+                self.see_peak(key);
                 return outcome;
             }
             Fact::BlockMoved(fact) => {

@@ -110,8 +110,8 @@ pub struct Task {
     pub(super) walks_by_rdd: Vec<(RddKey, WalkCounters)>,
     /// Sampled cycles by activity.
     pub cycles: Vec<SampledCycles>,
-    /// When it last stored a block again that had left memory, in nanoseconds since boot; 0 before.
-    pub(super) stored_again_ns: u64,
+    /// The last block that it stored again after it had left memory: of which RDD, and when, in nanoseconds since boot.
+    pub(super) stored_again: Option<(RddKey, u64)>,
     last_active_ns: u64,
 }
 

@@ -253,4 +253,15 @@ fn a_task_that_stores_many_blocks_again_took_the_time_once() {
     let row = the_rdd(&state, 1, 7);
     assert_eq!(row.blocks_stored_again, 4);
     assert_eq!(row.blocks_stored_again_ns, Some(4 * S));
+    // What follows in the task counts once it has ended, and once.
+    for now in [16, 17] {
+        tell(&mut state, 1, now * S, ended(1, 3, TaskOutcome::Succeeded));
+        let row = the_rdd(&state, 1, 7);
+        assert_eq!(row.blocks_stored_again_ns, Some(6 * S));
+    }
+    // A task that stored nothing again has no part in it.
+    tell(&mut state, 1, 20 * S, started(2, 3));
+    tell(&mut state, 1, 25 * S, ended(2, 3, TaskOutcome::Succeeded));
+    let row = the_rdd(&state, 1, 7);
+    assert_eq!(row.blocks_stored_again_ns, Some(6 * S));
 }
