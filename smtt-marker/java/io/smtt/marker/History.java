@@ -1,9 +1,12 @@
 package io.smtt.marker;
 
+import com.codahale.metrics.Gauge;
+import com.codahale.metrics.Metric;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Proxy;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.LiveListenerBus;
@@ -25,6 +28,8 @@ final class History {
     private static final long END_MS = 5_000;
     /** How long it may wait for events that are on their way. */
     private static final long DRAIN_MS = 2_000;
+    /** How long events gather after the queue was empty: a thread that is woken for each of them costs more than what it does. */
+    private static final long GATHER_NS = 5_000_000;
 
     private final LiveListenerBus bus;
     private final HistoryParts parts;
@@ -49,7 +54,7 @@ final class History {
             HistoryListener listener = new HistoryListener(context.conf(), context.hadoopConfiguration(), parts);
             listener.start();
             parts.start();
-            bus.addToQueue(guarded(listener, parts), QUEUE);
+            bus.addToQueue(guarded(listener, parts, bus), QUEUE);
             return new History(bus, parts);
         } catch (ClassNotFoundException | LinkageError e) {
             Warnings.once("no history is written: this Spark lacks a class that it needs, such as Parquet's", e);
@@ -59,8 +64,11 @@ final class History {
         return null;
     }
 
-    /** A listener from which nothing escapes: an error on a queue's thread, such as that of a missing method, stops the application. */
-    static SparkListenerInterface guarded(SparkListenerInterface listener, HistoryParts parts) {
+    /**
+     * A listener from which nothing escapes: an error on a queue's thread, such as that of a missing method, stops the
+     * application. After each event that leaves the queue empty it lets others gather.
+     */
+    static SparkListenerInterface guarded(SparkListenerInterface listener, HistoryParts parts, LiveListenerBus bus) {
         AtomicBoolean isOff = new AtomicBoolean();
         InvocationHandler handler = (proxy, method, arguments) -> {
             if (method.getDeclaringClass() == Object.class) {
@@ -71,7 +79,11 @@ final class History {
                 return null;
             }
             try {
-                return method.invoke(listener, arguments);
+                method.invoke(listener, arguments);
+                if (isEmpty(bus)) {
+                    LockSupport.parkNanos(GATHER_NS);
+                }
+                return null;
             } catch (InvocationTargetException thrown) {
                 Throwable e = thrown.getCause();
                 parts.lostEvent();
@@ -87,6 +99,17 @@ final class History {
         };
         return (SparkListenerInterface) Proxy.newProxyInstance(History.class.getClassLoader(),
                 new Class<?>[] {SparkListenerInterface.class}, handler);
+    }
+
+    /** Whether no event waits in the queue, whose length Spark measures; false where this cannot be told. */
+    private static boolean isEmpty(LiveListenerBus bus) {
+        try {
+            Metric length = bus.metrics().metricRegistry().getMetrics().get("queue." + QUEUE + ".size");
+            return length instanceof Gauge && Integer.valueOf(0).equals(((Gauge<?>) length).getValue());
+        } catch (Throwable e) {
+            Warnings.once("the history's thread is woken for each event", e);
+            return false;
+        }
     }
 
     /** Writes what is left, within a bound. */

@@ -1,9 +1,12 @@
 package io.smtt.marker;
 
+import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.parquet.example.data.Group;
 import org.apache.spark.SparkConf;
 import org.apache.spark.metrics.MetricsSystem;
@@ -59,7 +62,7 @@ final class HistoryTest {
             Fails fails = new Fails();
             List<Integer> seen = new ArrayList<>();
             LiveListenerBus bus = bus();
-            bus.addToQueue(History.guarded(fails, parts), "smtt-history");
+            bus.addToQueue(History.guarded(fails, parts, bus), "smtt-history");
             bus.addToQueue(new SparkListener() {
                 @Override
                 public void onUnpersistRDD(SparkListenerUnpersistRDD event) {
@@ -102,7 +105,7 @@ final class HistoryTest {
                 public void onUnpersistRDD(SparkListenerUnpersistRDD event) {
                     parts.event("{\"Event\":\"of RDD " + event.rddId() + "\"}");
                 }
-            }, parts), "smtt-history");
+            }, parts, bus), "smtt-history");
             start(bus);
             try {
                 parts.begin(HistoryFolder.APPLICATION, null);
@@ -126,6 +129,44 @@ final class HistoryTest {
         }
     }
 
+    /** Events that come one by one are taken together: a thread that waits for each costs more than its work. */
+    @Test
+    void eventsGather() throws Exception {
+        try (HistoryFolder folder = new HistoryFolder()) {
+            HistoryParts parts = new HistoryParts(folder.open(() -> {}), () -> 0);
+            AtomicReference<Thread> queue = new AtomicReference<>();
+            AtomicInteger seen = new AtomicInteger();
+            LiveListenerBus bus = bus();
+            bus.addToQueue(History.guarded(new SparkListener() {
+                @Override
+                public void onUnpersistRDD(SparkListenerUnpersistRDD event) {
+                    queue.set(Thread.currentThread());
+                    seen.incrementAndGet();
+                }
+            }, parts, bus), "smtt-history");
+            start(bus);
+            bus.post(event(0));
+            bus.waitUntilEmpty(60_000);
+            long before = waits(queue.get());
+            long begin = System.nanoTime();
+            for (int i = 1; i <= 1_000; i++) {
+                bus.post(event(i));
+                LockSupport.parkNanos(300_000);
+            }
+            bus.waitUntilEmpty(60_000);
+            long pauses = (System.nanoTime() - begin) / 5_000_000;
+            long waits = waits(queue.get()) - before;
+            bus.stop();
+            Check.same("events", 1_001, seen.get());
+            Check.that(waits + " waits in " + pauses + " pauses", waits <= 3 * pauses + 20);
+        }
+    }
+
+    /** How often the thread waited for anything, by the JVM's account. */
+    private static long waits(Thread thread) {
+        return ManagementFactory.getThreadMXBean().getThreadInfo(thread.getId()).getWaitedCount();
+    }
+
     /** What a slow queue of the history itself still has is waited for. */
     @Test
     void theEndWaitsForEventsOnTheirWay() throws Exception {
@@ -138,7 +179,7 @@ final class HistoryTest {
                     HistoryPartsTest.pause(10);
                     parts.event("{\"Event\":\"of RDD " + event.rddId() + "\"}");
                 }
-            }, parts), "smtt-history");
+            }, parts, bus), "smtt-history");
             start(bus);
             parts.begin(HistoryFolder.APPLICATION, null);
             parts.start();
