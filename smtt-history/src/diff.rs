@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::interval::{Interval, difference};
-use self::stages::{METRICS, Matched, Run, Stage, Unit, pairs};
+use self::stages::{FAULTS, METRICS, Matched, Run, Stage, Unit, pairs};
 use crate::open::App;
 use crate::out::Kind;
 
@@ -237,8 +237,11 @@ pub fn diff(store: &Path, first: &App, second: &App) -> anyhow::Result<Diff> {
     let runs = [Run::read(store, first)?, Run::read(store, second)?];
     let (matched, alone) = pairs(&runs[0], &runs[1]);
     let is_used = |metric: usize, (first, second, _): &(usize, usize, Matched)| {
-        let has = |stage: &Stage| stage.values[metric].iter().any(|value| *value != 0.0);
-        has(&runs[0].stages[*first]) || has(&runs[1].stages[*second])
+        let both = [&runs[0].stages[*first], &runs[1].stages[*second]];
+        // What one run did not count is not zero.
+        let is_known = metric != FAULTS || both.iter().all(|stage| stage.has_faults);
+        let has = |stage: &&Stage| stage.values[metric].iter().any(|value| *value != 0.0);
+        is_known && both.iter().any(has)
     };
     let counts = matched.iter();
     let counts = counts.map(|pair| (0..METRICS.len()).filter(|at| is_used(*at, pair)).count());

@@ -126,7 +126,7 @@ pub const METRICS: [Metric; 14] = [
     metric("page_faults", "page faults", Unit::Count, (&[], 1.0)),
 ];
 /// The figure that only the workers have.
-const FAULTS: usize = METRICS.len() - 1;
+pub(super) const FAULTS: usize = METRICS.len() - 1;
 
 /// A stage with all its attempts.
 #[derive(Debug, Default)]
@@ -145,6 +145,8 @@ pub struct Stage {
     pub unsuccessful: usize,
     /// Milliseconds from submission to completion, of all attempts.
     pub wall_ms: Option<i64>,
+    /// Whether the workers counted the page faults of all its successful tasks.
+    pub has_faults: bool,
 }
 
 /// The stages of an application.
@@ -279,8 +281,9 @@ fn faults(
     if of.is_empty() {
         return Ok(());
     }
-    for (_, tasks) in stages.values_mut() {
-        if tasks.iter().all(|task| of.contains_key(&task.1)) {
+    for (stage, tasks) in stages.values_mut() {
+        stage.has_faults = tasks.iter().all(|task| of.contains_key(&task.1));
+        if stage.has_faults {
             for task in tasks {
                 task.2[FAULTS] = of[&task.1] as f64;
             }

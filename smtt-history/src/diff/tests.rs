@@ -1,5 +1,10 @@
 //! Runs whose changes are known, and runs without one.
 
+use std::path::Path;
+
+use smtt_store::history::batch::{Batch, Cell};
+use smtt_store::history::workers::{Bounds, TASKS, Whose, Workers};
+
 use super::interval::difference;
 use super::stages::{METRICS, Matched};
 use super::{Diff, Verdict, diff, text::text};
@@ -108,6 +113,105 @@ fn known_changes_are_found_and_no_others() {
     // The other way round it is less.
     let back = compare(&second, &first);
     assert!(changes(&back).contains(&(2, "run_time", Verdict::Less)));
+}
+
+/// Page faults of each task of a run, in the order of their ids; `None` of a task of which no worker wrote.
+type Faults = Vec<Option<i64>>;
+
+/// Page faults of a run of six stages of sixty tasks, with noise.
+fn page_faults(seed: u64) -> Faults {
+    let mut noise = Numbers::of(seed);
+    (0..360).map(|_| Some(10_000 + noise.below(400))).collect()
+}
+
+/// Writes what a worker counted.
+fn write(folder: &Path, id: &str, all: &Faults) {
+    let any = Bounds {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut batch = Batch::new(&TASKS);
+    for (task, faults) in all.iter().enumerate() {
+        let Some(faults) = faults else { continue };
+        let (none, zero) = (Cell::None, Cell::Number(0));
+        let state = Cell::Text("succeeded");
+        let who = [zero, zero, Cell::Number(task as i64), none, state];
+        let what = [none, Cell::Number(*faults), none, none, none];
+        let more = [Cell::Text("{}"), none, none, none, none];
+        batch.push(&[&who[..], &what[..], &more[..]].concat());
+    }
+    let mut workers = Workers::take(&folder.join("store"), "node-1", 1, None, any).expect("opens");
+    let done = workers.add(Whose::of(id, 7), 0, &batch, &|uid| uid);
+    done.expect("writes");
+}
+
+fn compare_counted(faults: &[Faults; 2]) -> Diff {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let runs = [run("app-1", 1000, false), run("app-2", 2000, false)];
+    let [left, right] = [0, 1].map(|at| {
+        let app = runs[at].open(folder.path());
+        write(folder.path(), &runs[at].id, &faults[at]);
+        app
+    });
+    diff(&folder.path().join("store"), &left, &right).expect("compares")
+}
+
+#[test]
+fn page_faults_that_workers_counted_are_compared() {
+    let mut faults = [page_faults(5), page_faults(6)];
+    assert_eq!(changes(&compare_counted(&faults)), []);
+    // 2,000 more of each task of stage 3.
+    for count in faults[1][180..240].iter_mut().flatten() {
+        *count += 2000;
+    }
+    let diff = compare_counted(&faults);
+    assert_eq!(changes(&diff), [(3, "page_faults", Verdict::More)]);
+    let (_, figure) = diff.changed().next().expect("is there");
+    let sum = |run: &Faults| run[180..240].iter().flatten().sum::<i64>() as f64;
+    let (first, second) = (sum(&faults[0]), sum(&faults[1]));
+    assert_eq!((figure.first, figure.second), (first, second));
+    let interval = figure.interval.expect("has an interval");
+    assert!(
+        interval.low <= second - first
+            && second - first <= interval.high
+            && interval.low > 60_000.0,
+        "{interval:?}, the change is {}",
+        second - first
+    );
+    let shown = text(&diff);
+    assert!(shown.contains("page faults"), "{shown}");
+    // Without one task's row in one of the runs the sum of the stage is not known: no figure, and no change to zero.
+    for run in [0, 1] {
+        let mut faults = faults.clone();
+        faults[run][200] = None;
+        let diff = compare_counted(&faults);
+        assert_eq!(changes(&diff), [], "run {run}");
+        let has = |stage: usize| {
+            let mut figures = diff.stages[stage].figures.iter();
+            figures.any(|figure| figure.key == "page_faults")
+        };
+        let stages: Vec<bool> = (0..6).map(has).collect();
+        assert_eq!(stages, [true, true, true, false, true, true], "run {run}");
+    }
+}
+
+#[test]
+fn more_execution_memory_is_named() {
+    let (first, mut second) = (run("app-1", 1000, false), run("app-2", 2000, false));
+    for task in &mut second.stages[1].tasks {
+        task.peak *= 2;
+    }
+    let diff = compare(&first, &second);
+    let peak = "peak_execution_memory";
+    assert_eq!(changes(&diff), [(1, peak, Verdict::More)]);
+    let (_, figure) = diff.changed().next().expect("is there");
+    let sum: i64 = first.stages[1].tasks.iter().map(|task| task.peak).sum();
+    assert_eq!(figure.first, sum as f64);
+    assert_eq!(figure.second, 2.0 * sum as f64);
+    assert_eq!(
+        changes(&compare(&second, &first)),
+        [(1, peak, Verdict::Less)]
+    );
 }
 
 #[test]
