@@ -1,5 +1,8 @@
 //! Task attempts of an application: filtered, sorted by any column, page by page.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 
 use maud::html;
