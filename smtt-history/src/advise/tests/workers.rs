@@ -183,17 +183,46 @@ fn a_wait_for_a_late_map_task_is_measured() {
                     "Storage Level": {"Use Memory": false, "Replication": 1}}]);
             }
         }
+        let expected = behind_maps(&lines);
         let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
         let app = opened(folder.path(), &lines);
         let advice = advise(&app, Figures::default()).expect("advises");
         let numbers = &only(&advice, "fetch_wait").numbers;
         let own = numbers.iter().find(|it| it.what.contains("still ran"));
-        own.expect("is measured").value.clone()
+        (own.expect("is measured").value.clone(), expected)
     };
-    assert!(wait(0).starts_with("0 ms ("), "{}", wait(0));
-    let late = wait(3000);
-    // The first task of each core began before the late one had ended.
-    assert!(late.contains(" s (") && !late.starts_with('0'), "{late}");
+    // Without a late task, with one until which some of the tasks waited a part of their wait, and with later ones.
+    for (late, least) in [(0, 0), (500, 0), (1000, 1), (3000, 20_000), (5000, 30_000)] {
+        let (said, expected) = wait(late);
+        assert!(expected >= least, "{late}: {expected} ms");
+        let shown = match expected {
+            0 => "0 ms".to_owned(),
+            ms => smtt_model::units::duration(ms * 1_000_000),
+        };
+        assert!(
+            said.starts_with(&format!("{shown} (")),
+            "{late}: {said}, not {shown}"
+        );
+    }
+}
+
+/// Milliseconds of the second stage's waits for which tasks of the first may have run: from the launch of each to the last
+/// end in the first, as far as it waited so long.
+fn behind_maps(lines: &[serde_json::Value]) -> u64 {
+    let ends: Vec<&serde_json::Value> = lines
+        .iter()
+        .filter(|line| line["Event"] == "SparkListenerTaskEnd")
+        .collect();
+    let time = |line: &serde_json::Value, name: &str| line["Task Info"][name].as_i64();
+    let of = |stage: i64| ends.iter().filter(move |line| line["Stage ID"] == stage);
+    let until = of(0).filter_map(|line| time(line, "Finish Time")).max();
+    let until = until.expect("has tasks");
+    let waits = of(1).map(|line| {
+        let wait = &line["Task Metrics"]["Shuffle Read Metrics"]["Fetch Wait Time"];
+        let launch = time(line, "Launch Time").expect("was launched");
+        (until - launch).clamp(0, wait.as_i64().expect("is a number"))
+    });
+    waits.sum::<i64>().unsigned_abs()
 }
 
 #[test]

@@ -126,6 +126,58 @@ async fn jobs_have_what_their_tasks_lost_and_their_query() {
 }
 
 #[tokio::test]
+async fn jobs_have_the_most_that_executors_held_together() {
+    use serde_json::json;
+    use smtt_store::history::workers::REST;
+    let site = Site::new(&[two_jobs()]);
+    // The first job ends 3,050 ms after the time line's begin, the second after 4,055 ms.
+    let start = crate::made::START;
+    let boot_ns = |ms: i64| (10_000_000 + ms) * 1_000_000;
+    let mut batch = Batch::new(&REST);
+    let mut add = |kind: &str, json: &serde_json::Value| {
+        batch.push(&[
+            Stored::Text(kind),
+            Stored::Text(""),
+            Stored::Text(&json.to_string()),
+        ]);
+    };
+    add(
+        "worker",
+        &json!({"written_unix_ms": start + 5000, "written_boot_ns": boot_ns(5000)}),
+    );
+    // MiB that two executors held: their peaks are not at one moment.
+    let held = [
+        ("0", [(0, 10), (1000, 40), (2000, 20), (3000, 1)]),
+        ("1", [(0, 4), (1000, 5), (2000, 60), (3000, 2)]),
+    ];
+    for (executor, all) in held {
+        let points = all.map(|(ms, mib)| {
+            let rdd = json!({"rdd_id": 1, "storage_heap_bytes": mib << 19, "storage_off_heap_bytes": 0,
+                "execution_heap_bytes": mib << 19, "execution_off_heap_bytes": 0});
+            json!({"time_ns": boot_ns(ms), "rdds": [rdd], "stages": []})
+        });
+        add(
+            "history",
+            &json!({"application_id": "app-1", "executor_id": executor, "pid": 100, "uid": 7,
+                "interval_ns": 1_000_000_000_u64, "points": points}),
+        );
+    }
+    let any = Room {
+        bytes: 1 << 30,
+        files: 1 << 20,
+    };
+    let mut workers = Workers::take(&site.store(), "node-1", 10, None, any).expect("opens");
+    let done = workers.add(Whose::of("app-1", 7), 0, &batch, &|uid| uid);
+    done.expect("writes");
+    let (_, _, page) = site.get("/applications/app-1/jobs?sort=-held").await;
+    let rows = [cells(&page, 0), cells(&page, 1)];
+    let shown = rows.map(|row| (row["jobId"].clone(), row["held"].clone()));
+    let expected = [("0", "80.0 MiB"), ("1", "3.0 MiB")];
+    let expected = expected.map(|(job, held)| (job.to_owned(), held.to_owned()));
+    assert_eq!(shown, expected);
+}
+
+#[tokio::test]
 async fn jobs_have_what_workers_saw_their_tasks_wait_for() {
     use smtt_store::history::workers::{FUNCTIONS, TASKS};
     let site = Site::new(&[two_jobs()]);
