@@ -26,6 +26,7 @@
 //! | [`task_metrics`] | what tasks read, wrote, exchanged and spilled, compared with Spark |
 //! | [`thread_context`] | what threads publish for other profilers, by a reader from outside |
 //! | [`truth`] | comparisons of what SMTT says with what Spark's REST API says |
+//! | [`workers`] | what workers' daemons write about an application that never ran |
 //! | [`workload`] | the native workload as a process |
 //!
 //! Processes, Spark, the daemon and the witnesses of `/proc` are shared with `cargo xtask`, in its library.
@@ -58,6 +59,7 @@ pub mod task_metrics;
 #[cfg(target_arch = "x86_64")]
 pub mod thread_context;
 pub mod truth;
+pub mod workers;
 pub mod workload;
 
 pub use xtask::{json, witness};

@@ -34,6 +34,15 @@ pub struct Shape {
     pub sql_metrics: usize,
 }
 
+/// Name of the events of SQL executions, without their ends.
+const SQL: &str = "org.apache.spark.sql.execution.ui.SparkListenerSQLExecution";
+
+/// Description of the SQL execution.
+#[must_use]
+pub fn query() -> String {
+    format!("SELECT {HOSTILE}")
+}
+
 /// Metrics of a task of which Spark writes copies.
 const COPIES: [&str; 22] = [
     "executorDeserializeTime",
@@ -86,15 +95,31 @@ pub struct Truth {
     pub length: i64,
 }
 
+/// The SQL execution of a log with one.
+pub const QUERY: usize = 7;
+
 /// Writes the log.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write(path: &Path, shape: &Shape) -> Result<Truth> {
+    write_with(path, shape, None)
+}
+
+/// Writes the log; one of its jobs is of the SQL execution [`QUERY`].
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_with_query(path: &Path, shape: &Shape, job: usize) -> Result<Truth> {
+    write_with(path, shape, Some(job))
+}
+
+fn write_with(path: &Path, shape: &Shape, query: Option<usize>) -> Result<Truth> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut log = Log {
         out: BufWriter::new(file),
         seed: 0x9e37_79b9_7f4a_7c15,
+        query,
     };
     let truth = log.application(shape)?;
     log.out.flush()?;
@@ -104,6 +129,8 @@ pub fn write(path: &Path, shape: &Shape) -> Result<Truth> {
 struct Log {
     out: BufWriter<File>,
     seed: u64,
+    /// The job of a SQL execution.
+    query: Option<usize>,
 }
 
 impl Log {
@@ -160,9 +187,16 @@ impl Log {
         let mut info = json!({"Stage ID": stage, "Stage Attempt ID": 0, "Number of Tasks": tasks, "Submission Time": begin,
             "Stage Name": format!("stage {stage} {HOSTILE}"), "Details": HOSTILE, "Accumulables": [],
             "Parent IDs": stage.checked_sub(1).into_iter().collect::<Vec<_>>(), "RDD Info": chain(stage, tasks, &level)});
+        let is_query = self.query == Some(stage);
+        let mut properties = json!({"spark.job.description": format!("job {stage} {HOSTILE}")});
+        if is_query {
+            self.event(&json!({"Event": format!("{SQL}Start"), "executionId": QUERY, "description": query(),
+                "details": HOSTILE, "physicalPlanDescription": HOSTILE, "time": begin - 10, "sparkPlanInfo": {"nodeName": HOSTILE,
+                "simpleString": HOSTILE, "children": [], "metadata": {}, "metrics": []}}))?;
+            properties["spark.sql.execution.id"] = QUERY.to_string().into();
+        }
         self.event(&json!({"Event": "SparkListenerJobStart", "Job ID": stage, "Submission Time": begin - 10,
-            "Stage Infos": [info], "Stage IDs": [stage],
-            "Properties": {"spark.job.description": format!("job {stage} {HOSTILE}")}}))?;
+            "Stage Infos": [info], "Stage IDs": [stage], "Properties": properties}))?;
         self.event(
             &json!({"Event": "SparkListenerStageSubmitted", "Stage Info": info, "Properties": {}}),
         )?;
@@ -196,6 +230,11 @@ impl Log {
             &json!({"Event": "SparkListenerJobEnd", "Job ID": stage, "Completion Time": end + 5,
             "Job Result": {"Result": "JobSucceeded"}}),
         )?;
+        if is_query {
+            self.event(
+                &json!({"Event": format!("{SQL}End"), "executionId": QUERY, "time": end + 6}),
+            )?;
+        }
         Ok(end)
     }
 

@@ -243,7 +243,9 @@ pub(super) fn section(asked: &Asked<'_>, id: &str, attempt: &str) -> Markup {
     html! {
         h2 id="chain" { "Chain of RDDs" }
         p.soft {
-            "From the sources to the last RDD of the stage, which its tasks compute: each asks the one above for its records. "
+            "From the sources to the last RDD of the stage, which its tasks compute. An edge is a call: " code { "compute" }
+            " of the RDD below calls " code { "iterator" } " of the one above for its records, which calls its own "
+            code { "compute" } ". At an RDD with a storage level the calls end where the block is there. "
             "Dashed: an RDD of an earlier stage, read through a shuffle. Framed: with a storage level. Σ: measured in the whole "
             "application."
         }

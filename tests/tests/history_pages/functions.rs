@@ -19,8 +19,8 @@ const TOTAL: i64 = 1_000 * MS;
 /// A span: thread, its id, activity, function, begin, duration and time without spans inside, in milliseconds.
 type Span = (&'static str, i64, &'static str, &'static str, i64, i64, i64);
 
-/// The second lies in the first, the last one is of another thread. The store orders them by begin, so that one is number 0.
-const SPANS: [Span; 5] = [
+/// The second lies in the first, the fourth is of another thread. The store orders them by begin, so that one is number 0.
+const SPANS: [Span; 6] = [
     (
         "task",
         100,
@@ -50,6 +50,7 @@ const SPANS: [Span; 5] = [
         900,
     ),
     ("collections", 0, "collection_pause", "pause", 820, 30, 30),
+    ("python worker", 300, "python_worker", "serve", 910, 60, 60),
 ];
 /// A request: whom, begin, duration, bytes and outcome. The first two overlap.
 const REQUESTS: [(&str, i64, i64, i64, &str); 3] = [
@@ -246,8 +247,11 @@ fn chosen(site: &Site) -> Result<String> {
 pub(super) fn page(site: &Site) -> Result<()> {
     site.browser.look(1400, 1000, false)?;
     site.part(&format!("tasks/{TASK}"))?;
-    // A lane for the task's thread, one for its helper, one for pauses and one for the requests, on one scale.
-    ensure!(site.number("document.querySelectorAll('svg.lanes').length")? == 4);
+    // A lane for the task's thread, one for its helper, one for its Python worker, one for pauses and one for the requests,
+    // on one scale.
+    ensure!(site.number("document.querySelectorAll('svg.lanes').length")? == 5);
+    let served = places(site, "svg.lanes[aria-label=\"Spans of Python worker 300\"]")?;
+    ensure!(near(&served, &[(910, 60)]), "{served:?}");
     let pauses = "svg.lanes[aria-label=\"Spans of collections: pauses of the whole executor\"]";
     let pauses = places(site, pauses)?;
     ensure!(near(&pauses, &[(820, 30)]), "{pauses:?}");
@@ -353,7 +357,7 @@ fn axis(site: &Site) -> Result<()> {
         "{marks:?}"
     );
     let grids = site.number("[...document.querySelectorAll('svg.lanes')].filter((lane) => lane.querySelector('.grid').getBBox().x === 25).length")?;
-    ensure!(grids == 4, "{grids} lanes have the axis' lines");
+    ensure!(grids == 5, "{grids} lanes have the axis' lines");
     ensure!(site.text(FITS)? == "true", "labels of the axis overlap");
     site.browser
         .run("document.getElementById('functions').scrollIntoView()")?;

@@ -1,12 +1,12 @@
 //! Dark and light, narrow and wide, and without a mouse.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use xtask::event_log::ID;
 
 use super::Site;
 
 /// Pages under test.
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 14] = [
     "",
     "findings",
     "timeline",
@@ -19,8 +19,11 @@ const PARTS: [&str; 13] = [
     "executors",
     "rdds",
     "sql",
+    "sql/7",
     "environment",
 ];
+/// The list of applications.
+const LIST: &str = "applications";
 /// Least contrast of text: level AA of WCAG 2.2.
 pub(super) const CONTRAST: f64 = 4.5;
 
@@ -46,17 +49,28 @@ pub(super) fn schemes_and_widths(site: &Site) -> Result<()> {
     for (width, is_dark) in [
         (400, true),
         (400, false),
+        (700, false),
+        (1000, true),
         (2000, true),
+        (2000, false),
         (1400, true),
         (1400, false),
     ] {
         site.browser.look(width, 900, is_dark)?;
-        for part in PARTS {
-            site.part(part)?;
+        for part in PARTS.into_iter().map(Some).chain([None]) {
+            match part {
+                Some(part) => site.part(part)?,
+                None => site.open("")?,
+            }
+            let part = part.unwrap_or(LIST);
             let name = part.replace('/', "-");
             let what = format!("{part:?}, {width} pixels, dark: {is_dark}");
             if part == "timeline" {
                 site.drawn()?;
+            }
+            if part == "findings" {
+                let rows = "document.querySelectorAll('#worker-findings tbody tr').length";
+                ensure!(site.number(rows)? == 2, "the workers' findings");
             }
             site.is_sound(&what)?;
             let beyond = site.number(
@@ -136,14 +150,63 @@ pub(super) fn keyboard(site: &Site) -> Result<()> {
     site.browser.keys("\u{e012}")?;
     site.drawn()?;
     ensure!((view(site)?.0 - near.0).abs() <= 2);
-    // Lanes below, a task, its page, and back to everything.
-    site.browser.keys("\u{e00f}")?;
-    site.browser
-        .until("return new URL(location.href).searchParams.get('lane') !== '0'")?;
-    site.drawn()?;
+    // `-` and `=` zoom around the middle.
+    for (key, long) in [("-", (all.1 - all.0) / 2), ("=", (all.1 - all.0) / 4)] {
+        site.browser.keys(key)?;
+        site.drawn()?;
+        let now = view(site)?;
+        ensure!((now.1 - now.0 - long).abs() <= 2, "{key}: {near:?} {now:?}");
+    }
+    ensure!((view(site)?.0 - near.0).abs() <= 2);
+    // Lanes by half a picture: down and up by arrows, down and up by pages.
+    for (key, expected) in [
+        ("\u{e015}", 32),
+        ("\u{e013}", 0),
+        ("\u{e00f}", 32),
+        ("\u{e00e}", 0),
+        ("\u{e00f}", 32),
+    ] {
+        site.browser.keys(key)?;
+        site.browser
+            .until(&format!(
+                "return new URL(location.href).searchParams.get('lane') === '{expected}'"
+            ))
+            .with_context(|| format!("{key:?} does not lead to lane {expected}"))?;
+        site.drawn()?;
+    }
+    // A task, the next one, the first one again by `p`, its numbers by Enter, and back to everything.
     site.browser.keys("+++++n")?;
-    site.browser
-        .until("return !document.getElementById('task').hidden")?;
+    let shown = |site: &Site| -> Result<i64> {
+        site.browser.until(
+            "return !document.getElementById('task').hidden && !!document.getElementById('timeline').dataset.shownTask",
+        )?;
+        site.data("shownTask")
+    };
+    let other = |site: &Site, task: i64| {
+        site.browser.until(&format!(
+            "return document.getElementById('timeline').dataset.shownTask !== '{task}'"
+        ))?;
+        site.drawn()?;
+        shown(site)
+    };
+    let first = shown(site)?;
+    site.browser.keys("n")?;
+    let second = other(site, first)?;
+    site.browser.keys("p")?;
+    ensure!(
+        other(site, second)? == first,
+        "p after n leads back from {second} to {first}"
+    );
+    site.browser.run(
+        "document.getElementById('task').replaceChildren(); delete document.getElementById('timeline').dataset.shownTask",
+    )?;
+    site.browser.keys("\u{e007}")?;
+    ensure!(
+        shown(site)? == first,
+        "Enter shows the numbers of the chosen task"
+    );
+    let head = site.text("document.querySelector('#task h2 a').textContent")?;
+    ensure!(head == format!("Task {first}"), "{head}");
     site.browser.keys("\u{e00c}")?;
     site.browser
         .until("return document.getElementById('task').hidden")?;

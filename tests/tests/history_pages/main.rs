@@ -27,6 +27,7 @@ use serde_json::Value;
 use smtt_history::import::{Admission, import};
 use smtt_history::log::Bounds;
 use smtt_history::serve::{Listen, Settings, run};
+use smtt_tests::workers;
 use xtask::browser::{Browser, LIMIT};
 use xtask::event_log::{self, HOSTILE, ID, Shape, Truth};
 use xtask::http::get;
@@ -41,6 +42,9 @@ const SHAPE: Shape = Shape {
     sql_metrics: 0,
 };
 
+/// The job of the SQL execution.
+const JOB: usize = 5;
+
 struct Site {
     browser: Browser,
     port: u16,
@@ -52,10 +56,10 @@ struct Site {
 impl Site {
     fn start(paths: &Paths, folder: &Path, shape: &Shape) -> Result<Self> {
         let (log, store) = (folder.join(ID), folder.join("store"));
-        let truth = event_log::write(&log, shape)?;
+        let truth = event_log::write_with_query(&log, shape, JOB)?;
         let done = import(&store, &log, Bounds::default(), &Admission::default())?;
         ensure!(done.damaged == 0, "{:?}", done.named);
-        memory::write(&store, shape, &truth)?;
+        workers::write(&store, shape.executors, truth.length)?;
         let port = free_port()?;
         let settings = Settings {
             store: store.clone(),
@@ -174,6 +178,7 @@ fn sections(site: &Site) -> Result<()> {
         "rdds",
         "environment",
         "sql",
+        "sql/7",
     ];
     for part in paths {
         site.part(part)?;
@@ -184,6 +189,7 @@ fn sections(site: &Site) -> Result<()> {
         ("stages", "stages", "stages"),
         ("executors", "allexecutors", "executors"),
         ("rdds", "storage/rdd", "rdds"),
+        ("sql", "sql", "sql"),
     ] {
         let all = site.rest(rest)?.as_array().map_or(0, Vec::len) as i64;
         site.part(part)?;
@@ -213,6 +219,7 @@ fn sections(site: &Site) -> Result<()> {
         "the longest task took {longest:?} ms, the page says {shown}"
     );
     chain(site)?;
+    query(site)?;
     site.part("jobs?q=job+7+")?;
     ensure!(site.number("document.querySelector('#jobs tbody td').textContent")? == 7);
     site.part("nothing")?;
@@ -220,6 +227,31 @@ fn sections(site: &Site) -> Result<()> {
     ensure!(site.text("document.querySelector('h1').textContent")? == "Bad Request");
     // The browser names refused addresses in its console.
     site.browser.complaints().map(drop)
+}
+
+/// The SQL execution: its description is text in the list, on its page and in its job's row, and each leads to the next.
+fn query(site: &Site) -> Result<()> {
+    let described = event_log::query();
+    site.part("sql")?;
+    let list = "document.querySelector('#sql tbody a')";
+    ensure!(site.text(&format!("{list}.textContent"))? == described);
+    site.browser.click("#sql tbody a")?;
+    ensure!(site.text("document.querySelector('main p bdi').textContent")? == described);
+    ensure!(site.text("document.querySelector('pre.plan').textContent")? == HOSTILE);
+    let job =
+        site.text("[...document.querySelectorAll('main p a')].map((it) => it.textContent)")?;
+    ensure!(job == JOB.to_string(), "its jobs are {job}");
+    site.is_sound("a query")?;
+    site.part("jobs?sort=jobId")?;
+    let cells = "document.querySelectorAll('#jobs tbody tr')[5].cells";
+    let texts: Vec<String> = serde_json::from_str(&site.text(&format!(
+        "JSON.stringify([...{cells}].slice(0, 3).map((cell) => cell.textContent))"
+    ))?)?;
+    let expected = ["5".to_owned(), format!("job 5 {HOSTILE}"), described];
+    ensure!(texts == expected, "{texts:?}");
+    let to = site.text(&format!("{cells}[2].querySelector('a').pathname"))?;
+    ensure!(to == format!("/applications/{ID}/sql/7"), "{to}");
+    site.is_sound("a job of a query")
 }
 
 /// The chain of a stage's RDDs: the table has those of the REST API, the picture shows each in a box that holds its texts.
@@ -235,6 +267,7 @@ fn chain(site: &Site) -> Result<()> {
     let expected: Vec<String> = ids.iter().map(i64::to_string).collect();
     ensure!(shown == expected.join(","), "{shown}, not {expected:?}");
     ensure!(site.number("document.querySelectorAll('svg.chain .edge').length")? == 4);
+    cached(site, &rest)?;
     let fits = "[...document.querySelectorAll('svg.chain g')].every((group) => { const box = group.querySelector('rect').getBBox();
         return [...group.querySelectorAll('text')].every((text) => { const own = text.getBBox();
             return own.x >= 0 && own.x + own.width <= box.width && own.y >= 0 && own.y + own.height <= box.height; }); })";
@@ -245,6 +278,60 @@ fn chain(site: &Site) -> Result<()> {
     site.browser.click("#rdds-of-stage td a")?;
     ensure!(site.text("document.querySelector('h1').textContent")? == "Stage 2, attempt 0");
     site.is_sound("the chain of RDDs")
+}
+
+/// Cells of an RDD in the table of the chain, without its id.
+fn cells(site: &Site, id: i64) -> Result<Vec<String>> {
+    let cells = site.text(&format!(
+        "JSON.stringify([...[...document.querySelectorAll('#rdds-of-stage tbody tr')].find((row) =>
+            row.querySelector('th').textContent === '{id}').querySelectorAll('td')].map((cell) => cell.textContent))"
+    ))?;
+    Ok(serde_json::from_str(&cells)?)
+}
+
+/// The stage's last RDD is cached: its cells are what the REST API says of it, and its call site is that of the log. The one
+/// before is not.
+fn cached(site: &Site, stage: &Value) -> Result<()> {
+    let storage = site.rest("storage/rdd/33")?;
+    let of = |name: &str| storage[name].as_i64().context("no number");
+    let (blocks, memory, disk) = (
+        of("numCachedPartitions")?,
+        of("memoryUsed")?,
+        of("diskUsed")?,
+    );
+    ensure!(blocks > 0 && memory > 0 && memory < 1024, "{storage}");
+    let held = storage["partitions"].as_array().into_iter().flatten();
+    let mut executors: Vec<&str> = held
+        .filter_map(|block| block["executors"].as_array())
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    executors.sort_unstable();
+    executors.dedup();
+    let level = storage["storageLevel"].as_str().context("no level")?;
+    let site_of_stage = stage["details"].as_str().context("no call site")?;
+    let shown = cells(site, 33)?;
+    let expected = [
+        HOSTILE.to_owned(),
+        site_of_stage.to_owned(),
+        "32".to_owned(),
+        stage["numTasks"].to_string(),
+        level.to_owned(),
+        blocks.to_string(),
+        format!("{memory} B"),
+        format!("{disk} B"),
+        executors.join(", "),
+    ];
+    let own: Vec<String> = [0, 2, 3, 4, 5, 6, 7, 8, 9]
+        .map(|at: usize| shown[at].replace(',', "").trim().to_owned())
+        .to_vec();
+    let expected = expected.map(|cell| cell.replace(',', ""));
+    ensure!(own == expected, "{own:?}, not {expected:?}");
+    ensure!(level.contains("Memory") && executors == ["1"], "{storage}");
+    // Absent, and no zero.
+    let plain = cells(site, 32)?;
+    ensure!(plain[5..9].iter().all(|cell| cell == "–"), "{plain:?}");
+    Ok(())
 }
 
 fn tasks(site: &Site) -> Result<()> {

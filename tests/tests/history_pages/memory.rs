@@ -1,119 +1,17 @@
 //! The memory beneath the tasks: its picture is on the scale of the tasks, its values are those of the server's answer and of
 //! what two workers wrote, and a table has the same without a script.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
-use smtt_store::history::batch::{Batch, Cell};
-use smtt_store::history::workers::{Bounds, REST, Whose, Workers};
-use xtask::event_log::{HOSTILE, ID, START, Shape, Truth};
+use serde_json::Value;
+use smtt_tests::workers::{self, MIB, POINTS, RESTARTED, held};
+use xtask::event_log::{ID, Truth};
 use xtask::http::get;
 
 use super::Site;
 
-/// Start of the log's first job: zero of the time line.
-const ZERO: i64 = START + 990;
-/// Boot of the workers.
-const BOOT: i64 = START - 5_000_000;
-pub(super) const MIB: i64 = 1 << 20;
-/// Points of a history, as many as a daemon keeps.
-const POINTS: i64 = 200;
-/// RDDs of a point: more than there are colours.
-const RDDS: i64 = 14;
-/// Executors whose daemon was restarted, and the one that no worker wrote about.
-pub(super) const RESTARTED: usize = 6;
-
-/// Time of a point on the time line: the first tenth of the application was not measured.
+/// Time of a point on the time line.
 pub(super) fn time(truth: &Truth, point: i64) -> i64 {
-    truth.length / 10 + truth.length * 9 / 10 * point / POINTS
-}
-
-/// Bytes that an executor holds of an RDD at a point, on the heap.
-fn held(executor: usize, point: i64, rdd: i64) -> i64 {
-    (20 + rdd * 3 + executor as i64 + point % 20) * MIB
-}
-
-/// What two daemons write: one of them in two runs.
-pub(super) fn write(store: &Path, shape: &Shape, truth: &Truth) -> Result<()> {
-    let boot_ns = |time: i64| (ZERO + time - BOOT) * 1_000_000;
-    let who = |executor: usize| json!({"application_id": ID, "executor_id": executor.to_string(), "pid": executor, "uid": 7});
-    let with = |mut json: Value, more: Value| {
-        if let (Some(json), Value::Object(more)) = (json.as_object_mut(), more) {
-            json.extend(more);
-        }
-        json
-    };
-    let history = |executor: usize, points: std::ops::Range<i64>| {
-        let points: Vec<Value> = points
-            .map(|point| {
-                let rdds = (0..RDDS).map(|rdd| {
-                    let bytes = held(executor, point, rdd);
-                    json!({"rdd_id": rdd, "storage_heap_bytes": bytes, "storage_off_heap_bytes": bytes / 4,
-                        "execution_heap_bytes": 0, "execution_off_heap_bytes": 0, "pages": {"present_bytes": bytes,
-                        "swapped_bytes": bytes / 8, "untouched_bytes": 0, "page_sizes": [{"page_bytes": 4096, "bytes": bytes / 2},
-                        {"page_bytes": 2 * MIB, "bytes": bytes / 2}], "nodes": [{"node": 0, "bytes": bytes / 3}, {"node": 1, "bytes": bytes / 3}]}})
-                });
-                json!({"time_ns": boot_ns(time(truth, point)), "rdds": rdds.collect::<Vec<_>>(), "stages": [],
-                    "collections": point / 9})
-            })
-            .collect();
-        let interval = truth.length * 9 / 10 / POINTS * 1_000_000;
-        with(
-            who(executor),
-            json!({"interval_ns": interval, "points": points}),
-        )
-    };
-    let limits = |executor: usize| {
-        let limit = |name: &str, mib: i64| json!({"name": name, "limit_bytes": mib * MIB, "used_bytes": null, "free_bytes": null});
-        let rows = [
-            limit("-Xmx", 1500),
-            limit("spark.executor.memoryOverhead", 384),
-            limit("memory.max", 64_000),
-        ];
-        with(
-            who(executor),
-            json!({"state": "alive", "resident_bytes": null, "age_ns": null, "examined_age_ns": null,
-            "examination_ns": null, "parts": [], "heap_committed_bytes": null, "threads": null, "children": [],
-            "children_unread": 0, "limits": rows, "peaks": {},
-            "cgroup": {"path": "/worker", "version": 2, "current_bytes": 0, "peak_bytes": null, "limit_bytes": null, "parts": []}}),
-        )
-    };
-    let any = Bounds {
-        bytes: 1 << 30,
-        files: 1 << 20,
-    };
-    let last = shape.executors - 1;
-    let runs = [
-        ("worker0", 1, 1..RESTARTED + 1, 0..POINTS * 5 / 10),
-        ("worker0", 2, 1..RESTARTED + 1, POINTS * 6 / 10..POINTS),
-        ("worker1", 1, RESTARTED + 1..last, 0..POINTS),
-    ];
-    for (host, run, executors, points) in runs {
-        let mut batch = Batch::new(&REST);
-        let mut add = |kind: &str, json: &Value| {
-            batch.push(&[
-                Cell::Text(kind),
-                Cell::Text(""),
-                Cell::Text(&json.to_string()),
-            ])
-        };
-        add(
-            "worker",
-            &json!({"written_unix_ms": ZERO + truth.length, "written_boot_ns": boot_ns(truth.length)}),
-        );
-        for executor in executors {
-            add("history", &history(executor, points.clone()));
-            add("memory", &limits(executor));
-            add(
-                "rdd",
-                &with(who(executor), json!({"rdd_id": 3, "name": HOSTILE})),
-            );
-        }
-        let mut workers = Workers::take(store, host, run, None, any)?;
-        workers.add(Whose::of(ID, 7), 0, &batch, &|uid| uid)?;
-    }
-    Ok(())
+    workers::time(truth.length, point)
 }
 
 /// The server's answer that the picture was drawn from.

@@ -1,13 +1,14 @@
 //! Pixels of the pictures: a task under each choice of colour, one that failed, a job's bar, a limit's line, and marks.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use smtt_tests::workers::{MIB, RESTARTED};
 use xtask::event_log::ID;
 use xtask::http::get;
 
-use super::Site;
-use super::memory::{MIB, RESTARTED, time};
+use super::memory::time;
 use super::timeline::{Canvas, described, schedule};
+use super::{SHAPE, Site};
 
 /// A colour of the style sheet, as `#rrggbb`.
 fn colour(site: &Site, name: &str) -> Result<String> {
@@ -75,7 +76,7 @@ pub(super) fn tasks(site: &Site) -> Result<()> {
     let locality = match plain["task"]["taskLocality"].as_str() {
         Some("PROCESS_LOCAL") => "l0",
         Some("ANY") => "l4",
-        other => anyhow::bail!("{other:?}"),
+        other => bail!("{other:?}"),
     };
     for (choice, expected) in [
         ("stage", "s2"),
@@ -96,9 +97,12 @@ pub(super) fn tasks(site: &Site) -> Result<()> {
     }
     // Marks are in the first row of a lane, of 8 pixels.
     let above = |(x, y): (i64, i64)| (x, y - 4);
+    let below = |(x, y): (i64, i64)| (x, y + 3);
     let (bad, ink) = (colour(site, "bad")?, colour(site, "ink")?);
     let seen = pixel(site, &canvas, above(at))?;
     ensure!(seen != bad && seen != ink, "a mark above a plain task");
+    let seen = pixel(site, &canvas, below(at))?;
+    ensure!(seen != ink, "a mark below a plain task");
     let straggler = described(site, find((false, true))?)?;
     ensure!(straggler["isStraggler"] == true, "{straggler}");
     let (time, lane) = middle(&straggler).context("no place")?;
@@ -119,7 +123,38 @@ pub(super) fn tasks(site: &Site) -> Result<()> {
     ensure!(bar == colour(site, "s0")?, "a job's bar is {bar}");
     let path = pixel(site, &canvas, (x, canvas.top + 22 + 10))?;
     ensure!(path == ink, "the critical path in it is {path}");
+    // The last task of a stage: here each stage is the critical path of its job.
+    let (task, end) = last(site)?;
+    let critical = described(site, task)?;
+    ensure!(critical["isCritical"] == true, "{critical}");
+    let (from, to) = (end - 2500, end + 500);
+    site.part(&format!("timeline?from={from}&to={to}&colour=outcome"))?;
+    site.drawn()?;
+    let canvas = Canvas::of(site)?;
+    let (time, lane) = middle(&critical).context("no place")?;
+    let at = canvas.place(site, time.max(from + 100), lane)?;
+    let (seen, bar) = (pixel(site, &canvas, below(at))?, pixel(site, &canvas, at)?);
+    ensure!(
+        seen == ink && bar == colour(site, "o0")?,
+        "below task {task} of the critical path is {seen}, the task is {bar}"
+    );
     site.is_sound("pixels of the time line")
+}
+
+/// The successful task that ended last of a stage, and its end: of a stage in which one in the picture's lanes did.
+fn last(site: &Site) -> Result<(i64, i64)> {
+    for stage in 0..SHAPE.stages as i64 {
+        let mut all = schedule(site, stage)?;
+        all.retain(|task| task.0 % 53 != 52);
+        let end = all.iter().map(|task| task.3).max().context("no task")?;
+        all.retain(|task| task.3 == end);
+        if let [task] = all.as_slice()
+            && task.1 <= 16
+        {
+            return Ok((task.0, end));
+        }
+    }
+    bail!("no stage ends in the lanes of the picture")
 }
 
 /// The line of a limit at its height, and a mark for each collection.

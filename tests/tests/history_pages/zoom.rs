@@ -44,7 +44,7 @@ pub(super) fn lanes(site: &Site) -> Result<()> {
     let requests = places(site, "#fetches-lane a:not(.out)")?;
     ensure!(requests.is_empty(), "{requests:?}");
     let said = "document.getElementById('lanes-said').textContent";
-    ensure!(site.text(said)? == "From 400.0 ms to 900.0 ms, 4 of 8 spans and requests");
+    ensure!(site.text(said)? == "From 400.0 ms to 900.0 ms, 4 of 9 spans and requests");
     let labels =
         "[...document.querySelectorAll('svg.axis text')].map((it) => it.textContent).join()";
     ensure!(

@@ -51,6 +51,15 @@ async fn the_picture_and_the_table_have_every_rdd_and_names_are_text() {
     )]);
     let (_, _, text) = site.get("/applications/app-1/stages/0/0").await;
     let (_, section) = text.split_once("id=\"chain\"").expect("has the section");
+    let said = section.split("</p>").next().unwrap_or_default();
+    let said = said.replace("<code>", "").replace("</code>", "");
+    assert!(
+        said.contains(
+            "compute of the RDD below calls iterator of the one above for its records, which calls its own compute. At an RDD \
+             with a storage level the calls end where the block is there."
+        ),
+        "{said}"
+    );
     assert_eq!(count(section, "<rect x="), 5);
     assert_eq!(count(section, "<path class=\"edge"), 4);
     assert_eq!(count(section, "<path class=\"edge shuffle\""), 1);
