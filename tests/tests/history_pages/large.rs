@@ -37,7 +37,7 @@ const PAGE_BYTES: u64 = 112 << 20;
 
 /// Bytes of the report, and of its page, at most.
 const REPORT_BYTES: usize = 16_000_000;
-const REPORT_PAGE_BYTES: u64 = 200 << 20;
+const REPORT_PAGE_BYTES: u64 = 200_000_000;
 
 #[test]
 fn a_hundred_thousand_tasks_stay_fluid() -> Result<()> {
