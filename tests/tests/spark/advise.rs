@@ -19,6 +19,9 @@ use xtask::spark::Application;
 const UNREAD: &str = "unread </bdi><b>bold</b> & more";
 const READ: &str = "read";
 
+/// Time for which an RDD's blocks must have been in memory before the rule says that they are never read.
+const KEPT_NS: u64 = 5_000_000_000;
+
 /// MiB of each of two RDDs: above the minimum of a finding about page sizes.
 const LARGE_MIB: u64 = 96;
 /// Most bytes of an RDD on small pages where its executors' heaps are on huge ones: below the threshold of a finding.
@@ -414,7 +417,7 @@ fn caches_that_are_remedied_have_no_finding_any_more() -> Result<()> {
     ensure!(is_silent(&advice, "evicted_and_stored_again"), "{advice:#}");
 
     // The RDD that nothing reads is not cached any more.
-    let job = ["4", "24", "0", "1", "plain"];
+    let job = ["4", "24", "0", "7", "plain"];
     let application = Application::java(&lab.paths, LOCAL_CLUSTER, "Unread", &job)?
         .conf("spark.locality.wait", "300s")
         .with_marker(&lab.paths);
@@ -422,11 +425,19 @@ fn caches_that_are_remedied_have_no_finding_any_more() -> Result<()> {
     run.open("cached")?;
     run.reach("read")?;
     let id = run.submitted.application_id()?;
-    wait_for("the reads of the other one are known", LIMIT, || {
-        let mut rows = run.rows(&daemon, &["rdds"])?;
-        rows.retain(|row| row["name"] == READ);
-        Ok((sum(&rows, "block_reads") >= 4).then_some(()))
-    })?;
+    // The other one was stored later: if both were cached, both would be there for long enough.
+    wait_for(
+        "the other one is read, and there for long enough",
+        LIMIT,
+        || {
+            let mut rows = run.rows(&daemon, &["rdds"])?;
+            rows.retain(|row| row["name"] == READ && row["blocks_stored"].as_u64() > Some(0));
+            let are_old = rows
+                .iter()
+                .all(|row| row["kept_ns"].as_u64() >= Some(KEPT_NS));
+            Ok((sum(&rows, "block_reads") >= 4 && are_old).then_some(()))
+        },
+    )?;
     let advice = daemon.json(&["advise", "--app", &id])?;
     ensure!(is_silent(&advice, "never_read"), "{advice:#}");
     run.finish(&["read"])?;
