@@ -93,7 +93,7 @@ fn workers(paths: &Paths) -> Result<PathBuf> {
         let mut cargo = cargo();
         // Without the kernel side it does the same.
         cargo.env_remove("SMTT_EBPF_REQUIRED");
-        cargo.args(["build", "--workspace", "--bin", "workers"]);
+        cargo.args(["build", "--workspace", "--bins"]);
         step.run(cargo.current_dir(&paths.root), BUILD_LIMIT)
     })?;
     Ok(paths.target.join("debug/workers"))
