@@ -72,7 +72,7 @@ metrics! {
     LEDGER_CONSISTENT "smtt_ledger_consistent" Gauge &["hop"],
         "Whether records attempted at a hop equal those delivered, lost and in flight", "no slot file is open (hop marker)";
     EXECUTOR_INFO "smtt_executor_info" Info &["application_id", "user", "application_name", "executor_id", "queue", "kubernetes_namespace", "kubernetes_pod", "container_id"],
-        "An executor of this worker that the daemon knows. Queue (YARN), namespace and pod (Kubernetes) are what the executor claims, the container is in the name of its cgroup; each is empty where there is none", "";
+        "An executor of this worker that the daemon knows. Queue (YARN), namespace and pod (Kubernetes) are what the executor claims, the container is in the name of its cgroup; each is empty where there is none. The queue is spark.yarn.queue: an application that does not set it has no queue here, and on YARN it runs in YARN's queue default", "";
     EXECUTOR_UP "smtt_executor_up" Gauge &["application_id", "user", "executor_id"],
         "Whether the executor's process lives", "the executor died longer ago than the retention";
     EXECUTOR_PAGE_FAULTS "smtt_executor_page_faults_total" Counter &["application_id", "user", "executor_id", "attribution"],

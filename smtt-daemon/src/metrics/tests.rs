@@ -11,10 +11,15 @@ use smtt_model::decode::{
 };
 use smtt_model::ledger::{DecodeCounts, SourceCounts};
 use smtt_model::readings::Readings;
-use smtt_model::state::Limits;
+use smtt_model::state::{CgroupMemory, KernelMemory, Limits};
 use smtt_model::verdict::{Verdict, VerdictState};
 
 use crate::shared::DaemonInfo;
+
+mod values;
+
+/// Container of the executors.
+const CONTAINER: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
 /// A state and the exporter of its metrics.
 pub(super) struct Exported {
@@ -35,6 +40,10 @@ pub(super) fn shared(keys: usize) -> Exported {
 }
 
 pub(super) fn shared_with(metrics: MetricsSettings) -> Exported {
+    shared_within(metrics, Limits::default())
+}
+
+fn shared_within(metrics: MetricsSettings, limits: Limits) -> Exported {
     let info = DaemonInfo {
         version: "0.1.0".to_owned(),
         kernel_side: "test".to_owned(),
@@ -42,7 +51,7 @@ pub(super) fn shared_with(metrics: MetricsSettings) -> Exported {
         metrics,
         doctor: Vec::new,
     };
-    let shared = Shared::new(info, Limits::default());
+    let shared = Shared::new(info, limits);
     let verdict = |probe: &str, verdict| Verdict {
         name: probe.to_owned(),
         hook: String::new(),
@@ -75,6 +84,7 @@ pub(super) fn described(shared: &Shared, executor: u64, id: &str) {
         application_id: "app-1".to_owned(),
         application_name: "Page \"Rank\"\\".to_owned(),
         queue: "root.etl".to_owned(),
+        kubernetes_namespace: "analytics".to_owned(),
         kubernetes_pod: "pagerank-exec-1".to_owned(),
         executor_id: id.to_owned(),
         ..ExecutorDescribed::default()
@@ -84,6 +94,19 @@ pub(super) fn described(shared: &Shared, executor: u64, id: &str) {
         executor,
         Fact::ExecutorDescribed(Box::new(described)),
     );
+}
+
+/// The kernel's name of an executor's control group is that of its container.
+fn in_container(shared: &Shared, executor: u64) {
+    let cgroup = CgroupMemory {
+        path: format!("kubepods/burstable/pod5f7b/{CONTAINER}"),
+        ..CgroupMemory::default()
+    };
+    let kernel = KernelMemory {
+        cgroup: Some(cgroup),
+        ..KernelMemory::default()
+    };
+    shared.state().set_memory(executor, kernel, 1);
 }
 
 pub(super) fn count(shared: &Shared, executor: u64, rdd: Option<u32>, growth: FaultCounters) {
@@ -136,6 +159,7 @@ pub(super) fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
 fn small() -> Exported {
     let shared = shared(100);
     described(&shared, 1, "0");
+    in_container(&shared, 1);
     let name = "MapPartitionsRDD\n\"x\"".to_owned();
     apply(
         &shared,
@@ -207,7 +231,7 @@ fn the_text_format_has_every_figure() {
         (r#"smtt_probe_up{probe="fault"}"#, "1"),
         (r#"smtt_probe_up{probe="fork"}"#, "0"),
         (
-            r#"smtt_executor_info{application_id="app-1",user="1000",application_name="Page \"Rank\"\\",executor_id="0",queue="root.etl",kubernetes_namespace="",kubernetes_pod="pagerank-exec-1",container_id=""}"#,
+            r#"smtt_executor_info{application_id="app-1",user="1000",application_name="Page \"Rank\"\\",executor_id="0",queue="root.etl",kubernetes_namespace="analytics",kubernetes_pod="pagerank-exec-1",container_id="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}"#,
             "1",
         ),
         (
