@@ -1,13 +1,14 @@
 //! 500 workers by replay: each passes on what a real daemon answered, with page faults of its own. One of them is dead and
 //! one answers with an error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
+use super::advise::later_task;
 use super::workers::{Workers, dead, head, passed_on, rows, sum, text};
 
 const WORKERS: u64 = 500;
@@ -31,7 +32,7 @@ fn number(stream: &TcpStream) -> u64 {
     u64::from(high) * 250 + u64::from(low) - 1
 }
 
-/// Adds page faults to an answer: to each row, and to the sum of all.
+/// Adds page faults to an answer: to each row, and to the sum of all; in a report to the executors of each application.
 fn with_more(mut answer: Value, more: u64) -> Value {
     let add = |value: &mut Value, more: u64| {
         if let Some(faults) = value["page_faults"].as_u64() {
@@ -45,6 +46,20 @@ fn with_more(mut answer: Value, more: u64) -> Value {
     }
     if answer["summary"].is_object() {
         add(&mut answer["summary"], more * count);
+    }
+    for application in answer["applications"].as_array_mut().into_iter().flatten() {
+        let mut count = 0;
+        for row in application["executors"]
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+        {
+            add(row, more);
+            count += 1;
+        }
+        if application["summary"].is_object() {
+            add(&mut application["summary"], more * count);
+        }
     }
     answer
 }
@@ -77,6 +92,8 @@ fn give(mut stream: TcpStream, real: SocketAddr, known: &Known) {
 #[test]
 fn sums_of_500_workers_are_those_of_their_parts() {
     let workers = Workers::start();
+    // Enough for a finding about the unread block.
+    (100..120).for_each(|task| later_task(&workers.daemons[0], task));
     let real = workers.ports[0].address;
     let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -92,27 +109,13 @@ fn sums_of_500_workers_are_those_of_their_parts() {
         .collect();
     addresses[DEAD as usize] = dead();
     let there = |number: &u64| *number != SICK && *number != DEAD;
-    for listing in ["rdds", "executors", "stages", "tasks"] {
-        let own = workers.daemons[0].json(&[listing, "--json"]);
-        let own = rows(&own);
-        assert!(!own.is_empty() && sum(own, "page_faults") > 0, "{listing}");
-        let arguments = [listing, "--json", "--limit", "100000"];
-        let output = workers.ctl(&addresses, &arguments);
+    let answered = (0..WORKERS).filter(there).count();
+    let ask = |arguments: &[&str]| -> Value {
+        let output = workers.ctl(&addresses, arguments);
         // A worker that does not answer makes the answer incomplete.
         assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
         let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!(all["complete"], false, "{listing}");
-        let answered = (0..WORKERS).filter(there).count();
-        assert_eq!(all["rows_total"], answered * own.len(), "{listing}");
-        let faults: u64 = (0..WORKERS)
-            .filter(there)
-            .map(|number| sum(own, "page_faults") + number * own.len() as u64)
-            .sum();
-        assert_eq!(sum(rows(&all["rows"]), "page_faults"), faults, "{listing}");
-        if listing == "executors" {
-            assert_eq!(all["summary"]["page_faults"], faults);
-            assert_eq!(all["summary"]["executors"], answered * own.len());
-        }
+        assert_eq!(all["complete"], false, "{arguments:?}");
         let said = rows(&all["workers"]).iter();
         let failed = said.filter(|worker| !worker["error"].is_null());
         let failed: Vec<&str> = failed
@@ -120,11 +123,57 @@ fn sums_of_500_workers_are_those_of_their_parts() {
             .collect();
         // Hosts that differ need no port.
         let wanted = [SICK, DEAD].map(|number| addresses[number as usize].ip().to_string());
-        assert_eq!(failed.len(), 2, "{listing}: {failed:?}");
+        assert_eq!(failed.len(), 2, "{arguments:?}: {failed:?}");
         assert!(
             wanted.iter().all(|name| failed.contains(&name.as_str())),
             "{failed:?}"
         );
         assert_eq!(rows(&all["workers"]).len() as u64, WORKERS);
+        all
+    };
+    // Page faults of the rows of all that answer, where each has these.
+    let faults_of = |own: &[Value]| -> u64 {
+        let of = |number| sum(own, "page_faults") + number * own.len() as u64;
+        (0..WORKERS).filter(there).map(of).sum()
+    };
+    let own = |listing: &str| rows(&workers.daemons[0].json(&[listing, "--json"])).clone();
+    for listing in ["rdds", "executors", "stages", "tasks"] {
+        let own = own(listing);
+        assert!(!own.is_empty() && sum(&own, "page_faults") > 0, "{listing}");
+        let all = ask(&[listing, "--json", "--limit", "100000"]);
+        assert_eq!(all["rows_total"], answered * own.len(), "{listing}");
+        let faults = faults_of(&own);
+        assert_eq!(sum(rows(&all["rows"]), "page_faults"), faults, "{listing}");
+        if listing == "executors" {
+            assert_eq!(all["summary"]["page_faults"], faults);
+            assert_eq!(all["summary"]["executors"], answered * own.len());
+        }
     }
+    let advice = ask(&["advise", "--json"]);
+    let one = workers.daemons[0].json(&["advise", "--json"]);
+    let one = &one["applications"][0];
+    assert!(!rows(&one["findings"]).is_empty(), "{one}");
+    let mut of = BTreeSet::new();
+    for application in rows(&advice["applications"]) {
+        assert_eq!(application["findings"], one["findings"]);
+        of.insert(application["worker"].as_str().expect("a worker"));
+    }
+    assert_eq!(rows(&advice["applications"]).len(), answered);
+    assert_eq!(of.len(), answered, "each has a worker of its own");
+    let report = ask(&["report", "--json"]);
+    let [application] = &rows(&report["applications"])[..] else {
+        panic!("{}", report["applications"]);
+    };
+    let (executors, rdds) = (own("executors"), own("rdds"));
+    let summary = &application["summary"];
+    assert_eq!(summary["executors"], answered * executors.len());
+    assert_eq!(summary["page_faults"], faults_of(&executors));
+    let listed = rows(&application["executors"]);
+    assert_eq!(listed.len(), answered * executors.len());
+    assert_eq!(sum(listed, "page_faults"), faults_of(&executors));
+    assert_eq!(
+        sum(rows(&application["rdds"]), "page_faults"),
+        faults_of(&rdds)
+    );
+    assert_eq!(rows(&application["advice"]).len(), answered);
 }
