@@ -330,7 +330,12 @@ pub const RDDS: ListingKind = ListingKind {
         ],
         &ALL_FAULTS,
         &PAGE_WALKS,
-        &[STORAGE, EXECUTION],
+        &[
+            STORAGE,
+            EXECUTION,
+            column("sql_execution_id", "QUERY", Form::Word, 9),
+            column("call_site", "CALL SITE", Form::Text, 9),
+        ],
     ],
 };
 

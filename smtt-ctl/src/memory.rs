@@ -7,11 +7,13 @@ use smtt_model::sort::small::{sort_by, sort_by_key};
 use smtt_model::state::part_text;
 use smtt_model::units;
 
+use super::advise::wrapped;
 use super::args::Query;
 use super::listing::no_match::no_match;
 use super::listing::{hidden, objects, on, unfiltered};
 use super::{Exit, Failure, Output, earlier, say};
 use crate::client::Client;
+use crate::table::cut;
 
 /// Columns of a terminal of unknown width.
 const WIDTH: usize = 80;
@@ -138,13 +140,16 @@ pub(super) fn division(
     width: usize,
     after: &str,
 ) {
-    let _ = write!(text, "  {} resident", units::bytes(resident));
-    match row.examined_age_ns {
-        Some(age) => {
-            let _ = writeln!(text, ", divided {} {after}", units::duration(age));
-        }
-        None => text.push_str(", not divided: the marker has not reported the parts\n"),
-    }
+    let divided = row.examined_age_ns.map_or_else(
+        || "not divided: the marker has not reported the parts".to_owned(),
+        |age| format!("divided {} {after}", units::duration(age)),
+    );
+    let resident_bytes = units::bytes(resident);
+    prose(
+        text,
+        &format!("{resident_bytes} resident, {divided}"),
+        width,
+    );
     let _ = writeln!(
         text,
         "  [{}]",
@@ -177,7 +182,14 @@ pub(super) fn division(
     if let Some(group) = &row.cgroup {
         group_text(text, group, width);
     }
-    limits(text, row);
+    limits(text, row, width);
+}
+
+/// A sentence, in lines of at most `width` columns.
+fn prose(text: &mut String, line: &str, width: usize) {
+    for line in wrapped(line, width, 2) {
+        let _ = writeln!(text, "{line}");
+    }
 }
 
 fn percent(bytes: i64, of: u64) -> String {
@@ -223,8 +235,13 @@ fn table(text: &mut String, lines: &[[String; 4]], width: usize) {
         .unwrap_or(0);
     let name = longest.min(width.saturating_sub(28));
     for [letter, what, bytes, share] in lines {
-        let what: String = what.chars().take(name).collect();
-        let _ = writeln!(text, "  {letter} {what:<name$}  {bytes:>11}  {share:>7}");
+        for (at, what) in wrapped(what, name, 0).iter().enumerate() {
+            let line = match at {
+                0 => format!("  {letter} {what:<name$}  {bytes:>11}  {share:>7}"),
+                _ => format!("    {what}"),
+            };
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
     }
 }
 
@@ -234,13 +251,13 @@ fn children(text: &mut String, row: &MemoryRow, width: usize) {
     }
     let sizes = row.children.iter().map(|child| child.resident_bytes);
     let all = sizes.fold(0, u64::saturating_add);
-    let _ = writeln!(
-        text,
-        "  {} child processes, {} resident; pages shared after a fork count in each",
-        row.children_unread
-            .saturating_add(row.children.len() as u64),
-        units::bytes(all)
-    );
+    let count = row
+        .children_unread
+        .saturating_add(row.children.len() as u64);
+    let all = units::bytes(all);
+    let line =
+        format!("{count} child processes, {all} resident; pages shared after a fork count in each");
+    prose(text, &line, width);
     let mut largest: Vec<_> = row.children.iter().collect();
     sort_by_key(&mut largest, |child| {
         std::cmp::Reverse(child.resident_bytes)
@@ -273,11 +290,11 @@ fn group_text(text: &mut String, group: &CgroupRow, width: usize) {
         format!(", at most {}", units::bytes(peak))
     });
     let line = format!(
-        "  control group {}: {}{limit}{peak}",
+        "control group {}: {}{limit}{peak}",
         group.path,
         units::bytes(group.current_bytes)
     );
-    let _ = writeln!(text, "{}", line.chars().take(width).collect::<String>());
+    prose(text, &line, width);
     let name = |part: &MemoryPart| {
         let found = GROUP.iter().find(|(name, _)| *name == part.name);
         found.map_or_else(|| part.name.clone(), |(_, text)| (*text).to_owned())
@@ -294,21 +311,23 @@ fn group_text(text: &mut String, group: &CgroupRow, width: usize) {
     table(text, &shown.map(line).collect::<Vec<_>>(), width);
 }
 
-fn limits(text: &mut String, row: &MemoryRow) {
+fn limits(text: &mut String, row: &MemoryRow, width: usize) {
     if row.limits.is_empty() {
         return;
     }
+    // As wide as before where there is room: three numbers take 38 columns with their margin.
+    let name = width.saturating_sub(38).min(32);
     let _ = writeln!(
         text,
-        "  {:<32} {:>11} {:>11} {:>11}",
+        "  {:<name$} {:>11} {:>11} {:>11}",
         "LIMIT", "", "USED", "FREE"
     );
     for limit in &row.limits {
         let note = if limit.is_default { " *" } else { "" };
         let _ = writeln!(
             text,
-            "  {:<32} {:>11} {:>11} {:>11}",
-            format!("{}{note}", limit.name),
+            "  {:<name$} {:>11} {:>11} {:>11}",
+            cut(&format!("{}{note}", limit.name), name),
             units::bytes(limit.limit_bytes),
             limit
                 .used_bytes

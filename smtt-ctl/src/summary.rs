@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use smtt_model::rows::{Quantiles, StageSummaryRow};
 use smtt_model::units;
 
+use super::advise::wrapped;
 use super::args::Query;
 use super::listing::no_match::no_match;
 use super::listing::{Rows, hidden, objects, on, unfiltered};
@@ -16,6 +17,8 @@ use crate::table::cut;
 
 /// Columns of the name of a figure.
 const NAME: usize = 22;
+/// Columns of a table with all five quantiles.
+const WHOLE: usize = NAME + 5 * 11;
 
 /// Requests the stages and prints them.
 pub(super) async fn run(client: &Client, output: Output, query: &Query) -> Result<Exit, Failure> {
@@ -65,29 +68,35 @@ fn text(row: &StageSummaryRow, worker: Option<&str>, width: usize) -> String {
             row.tasks_succeeded, row.tasks_failed, row.tasks_killed, row.tasks_lost, row.executors,
         ),
     ];
+    lines = lines
+        .iter()
+        .flat_map(|line| wrapped(line, width, 0))
+        .collect();
     let mut over = format!("OVER {} TASKS", row.tasks_in_quantiles);
-    lines.extend(table(&over, &row.over_tasks));
+    lines.extend(table(&over, &row.over_tasks, width));
     if row.tasks_in_quantiles < row.tasks_succeeded {
-        lines.push(format!(
+        let line = format!(
             "{} succeeded tasks are not in these figures: they have no row any more, or no accounts",
             row.tasks_succeeded - row.tasks_in_quantiles
-        ));
+        );
+        lines.extend(wrapped(&line, width, 0));
     }
     if row.executors > 1 {
         over = format!("OVER {} EXECUTORS", row.executors);
-        lines.extend(table(&over, &row.over_executors));
+        lines.extend(table(&over, &row.over_executors, width));
     }
-    let cut_lines = lines.iter().map(|line| cut(line, width) + "\n");
-    cut_lines.collect()
+    lines.join("\n") + "\n"
 }
 
-fn table(over: &str, figures: &BTreeMap<String, Quantiles>) -> Vec<String> {
+/// The quartiles are shown where there is room for them.
+fn table(over: &str, figures: &BTreeMap<String, Quantiles>, width: usize) -> Vec<String> {
+    let every = if width < WHOLE { 2 } else { 1 };
     let cells = |name: &str, cells: [&str; 5]| {
         let mut line = format!("{name:NAME$}");
-        for cell in cells {
+        for cell in cells.iter().step_by(every) {
             line.push_str(&format!(" {cell:>10}"));
         }
-        line
+        cut(&line, width)
     };
     let mut lines = vec![cells(over, ["MIN", "25 %", "MEDIAN", "75 %", "MAX"])];
     for (name, figure) in figures {
@@ -143,6 +152,18 @@ mod tests {
             over_executors: figures,
             ..StageSummaryRow::default()
         };
+        let narrow = super::text(&row, None, 60);
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 60),
+            "{narrow}"
+        );
+        let words: Vec<&str> = narrow.split_whitespace().collect();
+        let said = words.join(" ");
+        assert!(
+            said.contains("they have no row any more, or no accounts")
+                && said.contains("MIN MEDIAN MAX"),
+            "{narrow}"
+        );
         let text = text(&row, None, 80);
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
 use smtt_skip::{NotSkipped, skip};
 
 use super::{Daemon, ctl};
@@ -47,6 +48,35 @@ fn exit_codes_say_how_it_went() {
     let well = daemon.ctl(&["rdds", "--fail-on", "degraded"]);
     assert_eq!(code(well), Some(0));
     assert_eq!(code(empty.ctl(&["blocks"])), Some(0));
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_a_check_with_its_unit() {
+    let socket = Path::new("/nonexistent/smtt.sock");
+    let output = ctl(socket, &["doctor", "--json"], "80");
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = checks.as_array().expect("checks");
+    let daemon = checks.iter().find(|check| check["name"] == "daemon");
+    let daemon = daemon.expect("a check of the daemon");
+    assert_eq!(daemon["ok"], false);
+    assert_eq!(daemon["required"], true);
+    let remedy = daemon["remedy"].as_str().expect("a remedy");
+    let unit = remedy.strip_prefix("systemctl start ").expect("a command");
+    let (unit, rest) = unit.split_once(',').expect("another way");
+    assert_eq!(rest, " or give its socket with --socket");
+    // The unit of the package.
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../config");
+    let file = Path::new(config).join(format!("{unit}.service"));
+    let text = std::fs::read_to_string(&file).expect("its file");
+    assert!(text.contains("/smtt-daemon "), "{text}");
+    let shown = ctl(socket, &["doctor"], "200");
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(
+        shown.contains("MISSING  daemon") && shown.contains(&format!("-> {remedy}")),
+        "{shown}"
+    );
+    let failing = ctl(socket, &["doctor", "--fail-on", "degraded"], "80");
+    assert_eq!(failing.status.code(), Some(1));
 }
 
 #[test]

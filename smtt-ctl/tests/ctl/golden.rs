@@ -274,6 +274,11 @@ fn tables_look_as_before() {
             let line = without_chance(&listing.join(" "), &config);
             text.push_str(&format!("$ smtt-ctl {line}{said}\n"));
         }
+        let most: usize = columns.parse().expect("a number");
+        let wide = text
+            .lines()
+            .filter(|line| !line.starts_with('$') && line.chars().count() > most);
+        assert_eq!(wide.collect::<Vec<_>>(), [""; 0], "at {columns} columns");
         compare(&format!("{columns}.txt"), &text);
     }
 }
