@@ -31,6 +31,7 @@ mod memory_lock;
 mod namespaces;
 mod neighbours;
 mod nodes;
+mod options;
 mod overlays;
 mod page_faults;
 mod page_limits;
