@@ -55,6 +55,8 @@ mod room;
 mod tasks;
 #[path = "ctl/tls.rs"]
 mod tls;
+#[path = "ctl/top.rs"]
+mod top;
 #[path = "ctl/twins.rs"]
 mod twins;
 #[path = "ctl/unanswered.rs"]
