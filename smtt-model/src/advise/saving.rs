@@ -87,7 +87,7 @@ impl Saving {
     }
 }
 
-/// Time of one page fault in nanoseconds: lower end, mean and upper end of the 95 % interval.
+/// Time of one page fault in nanoseconds: lower end, mean and upper end of its interval, which takes measured faults for independent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FaultTime {
     ns: [f64; 3],

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use smtt_config::{FaultHook, ProbeSettings};
-use smtt_model::state::{FaultFigures, Measured};
+use smtt_model::readings::Readings;
+use smtt_model::rows::{Filter, RddRow, TaskRow};
+use smtt_model::state::{FaultFigures, Limits, Measured, State};
 use smtt_model::verdict::VerdictState;
 
 use crate::lab::{KernelLab, Workload, all, lab, with_hook};
@@ -44,6 +46,22 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
+/// The rows of tasks and of RDDs that an executor's contexts make.
+fn rows(lab: &KernelLab, executor: u64) -> Result<(Vec<TaskRow>, Vec<RddRow>)> {
+    let of = lab.contexts.iter();
+    let of = of.filter(|(key, _)| key.executor == executor);
+    let readings = Readings {
+        contexts: of.map(|(key, counters)| (*key, *counters)).collect(),
+        executors: vec![(executor, lab.totals(executor)?)],
+        access_known: true,
+        ..Readings::default()
+    };
+    let mut state = State::new(Limits::default());
+    state.add(&readings, 1);
+    let all = Filter::default();
+    Ok((state.list_tasks(&all).rows, state.list_rdds(&all).rows))
+}
+
 /// Runs the workload once: what was estimated for its fresh pages and for those that it waits for. Nothing when no window
 /// fell into one of the two.
 fn round(lab: &mut KernelLab, hook: FaultHook) -> Result<Option<[Shares; 2]>> {
@@ -51,13 +69,31 @@ fn round(lab: &mut KernelLab, hook: FaultHook) -> Result<Option<[Shares; 2]>> {
     let executor = lab.executor(workload.pid())?;
     let done = workload.run()?;
     lab.read()?;
+    let (tasks, rdds) = rows(lab, executor)?;
     let share = |kind: &str| -> Result<Option<Shares>> {
         let number = |name: &str| done[kind][name].as_u64().context("a number");
         let (rdd, faults) = (number("rdd")? as u32, number("faults")?);
+        // Each task works on one RDD, so both have the same faults, time and error.
+        let id = number("task")?;
+        let task = tasks.iter().find(|row| row.task_attempt_id == Some(id));
+        let of_rdd = rdds.iter().find(|row| row.rdd_id == Some(rdd));
+        let (task, of_rdd) = task.zip(of_rdd).context("no rows")?;
+        ensure!(
+            task.faults == of_rdd.faults,
+            "task {id}: {:?}, RDD {rdd}: {:?}",
+            task.faults,
+            of_rdd.faults
+        );
         let truth = number("ns")? as f64;
         let counted = all(&lab.faults(executor, |key| key.rdd_plus_one == rdd + 1));
         ensure!(counted >= faults, "{counted} of {faults} faults");
         let shown = figures(lab, executor, rdd);
+        ensure!(
+            (task.faults.page_faults, task.faults.page_fault_time_ns)
+                == (shown.page_faults, shown.page_fault_time_ns),
+            "{:?}, {shown:?}",
+            task.faults
+        );
         let Some(time) = shown.page_fault_time_ns else {
             ensure!(shown.page_faults_timed.is_none(), "{kind}: {shown:?}");
             println!("{hook:?} {kind}: {faults} faults, none measured");

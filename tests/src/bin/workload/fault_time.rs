@@ -12,9 +12,11 @@ use crate::marker::{Marker, writing};
 use crate::memory::{Mapping, PAGE, thread_cpu_time_ns};
 use crate::scenario::STAGE;
 
-/// RDDs of the fresh pages, and of the pages that are served after a pause.
+/// RDDs of the fresh pages, and of the pages that are served after a pause; the tasks that work on them.
 const FRESH: u32 = 40;
 const WAITING: u32 = 41;
+const FRESH_TASK: u64 = 1;
+const WAITING_TASK: u64 = 2;
 /// Pages that are touched before they are given back.
 const PAGES: usize = 256;
 /// Pages of one userfault.
@@ -47,7 +49,7 @@ pub fn fault_time(marker: &Marker, options: &Options) -> Result<Value> {
         (0..PAGES).for_each(|page| touch(memory.address() + page * PAGE, true));
         thread_cpu_time_ns() - before
     };
-    slot.set_task(1, STAGE, writing(FRESH, 0));
+    slot.set_task(FRESH_TASK, STAGE, writing(FRESH, 0));
     let (mut rounds, mut fresh, mut present) = (0_u64, 0, 0);
     let start = Instant::now();
     while start.elapsed() < time {
@@ -59,7 +61,7 @@ pub fn fault_time(marker: &Marker, options: &Options) -> Result<Value> {
     first_of_all()?;
     let mut waiting = Duration::ZERO;
     let mut faults = 0_u64;
-    slot.set_task(1, STAGE, writing(WAITING, 0));
+    slot.set_task(WAITING_TASK, STAGE, writing(WAITING, 0));
     let start = Instant::now();
     while start.elapsed() < time {
         served_here(WAITING_PAGES, false, pause, |first| {
@@ -73,7 +75,7 @@ pub fn fault_time(marker: &Marker, options: &Options) -> Result<Value> {
     }
     slot.enter(ContextWord(0));
     Ok(json!({
-        "fresh": { "rdd": FRESH, "faults": rounds * PAGES as u64, "ns": fresh.saturating_sub(present) },
-        "waiting": { "rdd": WAITING, "faults": faults, "ns": waiting.as_nanos() as u64 },
+        "fresh": { "rdd": FRESH, "task": FRESH_TASK, "faults": rounds * PAGES as u64, "ns": fresh.saturating_sub(present) },
+        "waiting": { "rdd": WAITING, "task": WAITING_TASK, "faults": faults, "ns": waiting.as_nanos() as u64 },
     }))
 }
