@@ -122,6 +122,11 @@ fn same_increases(prometheus: &Prometheus, id: &str, attributed: u64) -> Result<
             "{attributed} page faults are attributed, the increase over {what} is {seen}"
         );
     }
+    // Both are within the difference of a third number: they could be twice as far from each other.
+    ensure!(
+        (all - executors).abs() <= DIFFERENCE * executors,
+        "the increase over keys is {all}, over executors {executors}"
+    );
     let (none, other) = (
         increase(&format!("{keys},rdd=\"none\"}}"))?,
         increase(&format!("{keys},rdd=\"other\"}}"))?,
