@@ -148,6 +148,6 @@ mod tests {
             .expect_err("unknown")
             .to_string();
         assert!(said.contains("no column \"size\": the columns are APPLICATION, USER, EXEC"));
-        assert!(said.ends_with("further fields: storage_memory_peak_bytes, call_site, parents"));
+        assert!(said.ends_with("further fields: storage_memory_peak_bytes, parents"));
     }
 }
