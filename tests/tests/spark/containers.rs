@@ -25,6 +25,8 @@ use super::storage::ranges_hold_the_pattern;
 const ID: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 /// Name of the pod.
 const POD: &str = "storage-exec-1";
+/// Queue of the application: what names it on YARN is read wherever it runs.
+const QUEUE: &str = "root.etl";
 /// Blocks of one RDD.
 const PARTITIONS: usize = 2;
 /// Share of an executor's page faults by which two counts may differ, that are not taken at the same moment.
@@ -45,7 +47,7 @@ exec $spark/spark-submit --master spark://127.0.0.1:7077 --class io.smtt.fixture
     README_OPTIONS \
     --conf spark.executor.cores=1 --conf spark.executor.memory=768m --conf spark.ui.enabled=false \
     --conf spark.memory.offHeap.enabled=true --conf spark.memory.offHeap.size=128m --conf spark.rdd.compress=false \
-    --conf spark.smtt.fixture.barrier=/scratch/gates /opt/fixture/smtt-fixture.jar 2 >/scratch/result 2>/scratch/submit.log
+    --conf spark.yarn.queue=QUEUE --conf spark.smtt.fixture.barrier=/scratch/gates /opt/fixture/smtt-fixture.jar 2 >/scratch/result 2>/scratch/submit.log
 "#;
 
 /// The script with the options of README's `spark-submit`.
@@ -60,7 +62,9 @@ fn script(lab: &SparkLab) -> Result<String> {
         options.contains(there) && SCRIPT.contains("README_OPTIONS"),
         "{options}"
     );
-    Ok(SCRIPT.replace("README_OPTIONS", &options.replace(there, here)))
+    Ok(SCRIPT
+        .replace("README_OPTIONS", &options.replace(there, here))
+        .replace("QUEUE", QUEUE))
 }
 
 /// A folder that the container's users may write to.
@@ -151,10 +155,22 @@ fn is_traced(lab: &SparkLab, daemon: &Daemon) -> Result<()> {
         let known = rows.iter().filter(|row| row["container_id"] == ID);
         Ok((known.count() == 2).then_some(rows))
     })?;
+    let metrics = daemon.metrics()?;
     for row in &executors {
         ensure!(
-            row["kubernetes_pod"] == POD && row["kubernetes_namespace"] == "default",
+            row["kubernetes_pod"] == POD
+                && row["kubernetes_namespace"] == "default"
+                && row["queue"] == QUEUE,
             "{row}"
+        );
+        let [application, name, executor] = ["application_id", "application_name", "executor_id"]
+            .map(|field| row[field].as_str().unwrap_or_default());
+        let series = format!(
+            r#"smtt_executor_info{{application_id="{application}",user="{FIRST_USER}",application_name="{name}",executor_id="{executor}",queue="{QUEUE}",kubernetes_namespace="default",kubernetes_pod="{POD}",container_id="{ID}"}} 1"#
+        );
+        ensure!(
+            metrics.lines().any(|line| line == series),
+            "no {series} in {metrics}"
         );
         let pid = number(row, "pid")?;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
