@@ -2,6 +2,7 @@
 //! another library of the marker and another configuration; an application runs through it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,7 +14,9 @@ use xtask::paths::Paths;
 use xtask::process::output;
 
 use crate::alert::{self, block};
+use crate::contents::unpacked;
 use crate::life::{SHOW, Said, Step};
+use crate::worker;
 
 /// The line of the configuration of the next release that this one has not.
 const NEW_LINE: &str = "# A line of the next release.";
@@ -80,6 +83,89 @@ pub fn installation(paths: &Paths) -> Result<Vec<Step>> {
             ),
         ),
     ])
+}
+
+/// The commands of docs/INSTALL.md that give the daemon its capability before Linux 6.6.
+pub fn drop_in(paths: &Paths) -> Result<Vec<String>> {
+    let page = fs::read_to_string(paths.root.join("docs/INSTALL.md"))?;
+    Ok(commands(&block(&page, "/smtt-sys-admin.conf")?))
+}
+
+/// The file that docs/INSTALL.md unpacks where the package cannot be installed, and its commands.
+pub fn tarball(paths: &Paths) -> Result<(String, Vec<String>)> {
+    let page = fs::read_to_string(paths.root.join("docs/INSTALL.md"))?;
+    let commands = commands(&block(&page, "tar -C / ")?);
+    let first = commands.first().context("no command")?;
+    let (_, file) = first.split_once(" -xzf ").context("no file")?;
+    Ok((file.to_owned(), commands))
+}
+
+#[test]
+fn the_package_prints_the_commands_of_its_page_before_linux_6_6() -> Result<()> {
+    let paths = Paths::find()?;
+    let folder = tempfile::tempdir()?;
+    let control = folder.path().join("control");
+    output(
+        Command::new("dpkg-deb")
+            .arg("--control")
+            .arg(&worker()?.deb)
+            .arg(&control),
+    )?;
+    // The script runs beside programs of these names that do nothing, on a machine of the test's own making.
+    let programs = folder.path().join("programs");
+    fs::create_dir(&programs)?;
+    let program = |name: &str, body: &str| -> Result<()> {
+        let file = programs.join(name);
+        fs::write(&file, format!("#!/bin/sh\n{body}\n"))?;
+        Ok(fs::set_permissions(
+            &file,
+            fs::Permissions::from_mode(0o755),
+        )?)
+    };
+    for name in [
+        "systemd-sysusers",
+        "systemctl",
+        "deb-systemd-helper",
+        "deb-systemd-invoke",
+    ] {
+        program(name, "exit 0")?;
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", programs.display());
+    let printed = |release: &str| -> Result<Vec<String>> {
+        program("uname", &format!("echo {release}"))?;
+        let said = output(
+            Command::new("sh")
+                .arg(control.join("postinst"))
+                .args(["configure", ""])
+                .env("PATH", &path),
+        )?;
+        let lines = said.lines().filter_map(|line| line.strip_prefix("  "));
+        Ok(lines.map(str::to_owned).collect())
+    };
+    let documented = drop_in(&paths)?;
+    for (release, wanted) in [("6.1.0-31-amd64", &documented), ("6.12.1", &Vec::new())] {
+        let printed = printed(release)?;
+        ensure!(printed == *wanted, "{release}: {printed:?}");
+    }
+    ensure!(documented.len() == 2, "{documented:?}");
+    // The drop-in is where the commands take it from.
+    let source = documented[0]
+        .split_whitespace()
+        .find(|word| word.starts_with("/usr/"));
+    let source = source.context("no source")?.trim_start_matches('/');
+    let files = unpacked(&worker()?.deb)?;
+    ensure!(files.path().join(source).is_file(), "no {source}");
+    Ok(())
+}
+
+#[test]
+fn the_page_unpacks_the_tarball_that_is_made() -> Result<()> {
+    let (file, _) = tarball(&Paths::find()?)?;
+    let made = worker()?.tarball.file_name().context("a name")?;
+    let file = file.replace("$(uname -m)", "x86_64");
+    ensure!(made.to_str() == Some(&file), "{file}, made {made:?}");
+    Ok(())
 }
 
 /// The commands of docs/INSTALL.md that upgrade and remove it.

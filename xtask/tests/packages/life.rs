@@ -50,9 +50,10 @@ fn start(java: &str) -> Step {
 }
 
 /// The steps of a worker whose kernel is before 6.6.
-fn steps_of_debian_12(java: &str) -> Vec<Step> {
+fn steps_of_debian_12(paths: &Paths, java: &str) -> Result<Vec<Step>> {
+    let drop_in = documented::drop_in(paths)?.join(" && ");
     let step = |name, commands: &str| (name, commands.to_owned());
-    vec![
+    Ok(vec![
         step("install", "uname -r; dpkg -i /smtt.deb"),
         step(
             "active",
@@ -62,12 +63,9 @@ fn steps_of_debian_12(java: &str) -> Vec<Step> {
             "doctor",
             "smtt-ctl doctor > /answer; cat /answer; systemctl stop smtt",
         ),
-        // As docs/INSTALL.md has it.
-        step(
+        (
             "drop-in",
-            "mkdir -p /etc/systemd/system/smtt.service.d && \
-             cp /usr/share/smtt/smtt-sys-admin.conf /etc/systemd/system/smtt.service.d/ && \
-             systemctl daemon-reload && systemctl start smtt && wait_for systemctl is-active --quiet smtt",
+            format!("{drop_in} && wait_for systemctl is-active --quiet smtt"),
         ),
         step("doctor again", "ask doctor"),
         (
@@ -87,7 +85,7 @@ fn steps_of_debian_12(java: &str) -> Vec<Step> {
             "finish",
             "touch /gates/cached.go /gates/scanned.go; wait_for test -s /application.status; cat /application.log; cat /application.status",
         ),
-    ]
+    ])
 }
 
 /// Steps of the script: name and commands.
@@ -95,7 +93,7 @@ fn steps(paths: &Paths, java: &str) -> Result<Vec<Step>> {
     let mut steps = steps_until_traced(java, documented::installation(paths)?);
     steps.extend(alert::steps(paths)?);
     steps.extend(documented::upgrade_and_removal(paths)?);
-    steps.extend(steps_after_removal());
+    steps.extend(steps_after_removal(paths)?);
     Ok(steps)
 }
 
@@ -103,10 +101,7 @@ fn steps(paths: &Paths, java: &str) -> Result<Vec<Step>> {
 /// bytes.
 const JOURNAL: &str = "journalctl --no-pager -o json _COMM=smtt-daemon > /journal && \
      grep -o '\"PRIORITY\":\"[0-9]\"' /journal | sort | uniq -c; ! grep -E 'u001b|\"MESSAGE\":\\[' /journal";
-/// As docs/INSTALL.md has it for other distributions, and undone.
-const FROM_TARBALL: &str = "tar -C / --strip-components=1 -xzf /worker.tar.gz && \
-     systemd-sysusers && systemctl daemon-reload && systemctl enable --now smtt && \
-     wait_for systemctl is-active --quiet smtt && ask status --json";
+/// Undoes what docs/INSTALL.md has for other distributions.
 const TARBALL_GONE: &str = "systemctl disable --now smtt; \
      tar -tzf /worker.tar.gz | sed 's|^[^/]*/|/|' | grep -v '/$' | xargs rm; rm -rf /etc/smtt /var/lib/smtt; systemctl daemon-reload; ! pidof smtt-daemon";
 
@@ -134,10 +129,16 @@ fn steps_until_traced(java: &str, installation: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-fn steps_after_removal() -> Vec<Step> {
+fn steps_after_removal(paths: &Paths) -> Result<Vec<Step>> {
+    let (file, commands) = documented::tarball(paths)?;
+    let tarball = format!(
+        "mkdir /download && cd /download && cp /worker.tar.gz {file} && {} && rm -r /download && \
+         wait_for systemctl is-active --quiet smtt && ask status --json",
+        commands.join(" && ")
+    );
     let history = "systemctl show --property=MainPID --value smtt-history";
-    vec![
-        ("tarball", FROM_TARBALL.to_owned()),
+    Ok(vec![
+        ("tarball", tarball),
         ("tarball gone", TARBALL_GONE.to_owned()),
         ("history", "dpkg -i /smtt-history.deb && test -z \"$(dpkg --verify smtt-history)\"; systemctl is-enabled smtt-history; systemctl is-active smtt-history; true".to_owned()),
         ("history serves", "systemctl enable --now smtt-history && wait_for history /api/v1/applications && cat /answer && echo".to_owned()),
@@ -156,7 +157,7 @@ fn steps_after_removal() -> Vec<Step> {
         ("history beside the former", "! dpkg -i /smtt-history.deb; dpkg-query -W -f '${db:Status-Status}\n' smtt-history".to_owned()),
         ("upgrade of the former", "dpkg -i /smtt.deb && ! test -e /usr/bin/smtt-history && dpkg -P smtt && dpkg -i /former.deb".to_owned()),
         ("both", "dpkg -i /smtt.deb /smtt-history.deb && dpkg -S /usr/bin/smtt-history && test -z \"$(dpkg --verify)\" && smtt-history --version && smtt-ctl --version".to_owned()),
-    ]
+    ])
 }
 
 /// `wait_for` repeats a command until it succeeds. `ask` repeats a question to the daemon until it is answered, where
@@ -272,7 +273,12 @@ fn a_worker_of_debian_12_traces_with_the_drop_in() -> Result<()> {
     let paths = Paths::find()?;
     setup::for_machines(&paths)?;
     let files: &[(&Path, _)] = &[(&worker()?.deb, "/smtt.deb")];
-    let said = run(&paths, DEBIAN_12, files, steps_of_debian_12(&java()))?;
+    let said = run(
+        &paths,
+        DEBIAN_12,
+        files,
+        steps_of_debian_12(&paths, &java())?,
+    )?;
     let installed = said.ended("install", 0)?;
     ensure!(
         installed.starts_with("6.1.") && installed.contains("without CAP_SYS_ADMIN"),
