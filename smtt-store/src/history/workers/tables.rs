@@ -79,7 +79,7 @@ pub const TASKS: Table = Table {
             "page_fault_time_error_ns",
             Kind::Long,
             true,
-            "half of the 95 % interval of that time",
+            "half of the interval of that time: 1.96 standard errors, as if the measured faults were independent of each other ([design/faults.md](design/faults.md#time-of-page-faults))",
         ),
     ],
     order: &[0, 1, 2],
