@@ -12,7 +12,7 @@ use smtt_model::state::Limits;
 use smtt_store::history::batch::{Batch, Cell};
 use smtt_store::history::workers::{Bounds, REST, Whose, Workers};
 
-use self::resident::{ask_all, begin, figure, peak, shared};
+use self::resident::{ask_all, figure, peak, shared};
 use self::served::served;
 
 /// Memory of two answers at once. The unit's 256 MiB have room for it beside a full state.
@@ -53,7 +53,6 @@ fn earlier_run(store: &Path, applications: u32) {
 fn what_earlier_runs_wrote_fits_the_memory_of_the_unit() {
     let store = tempfile::tempdir().expect("a folder");
     earlier_run(store.path(), 8);
-    let _one = begin();
     let shared = shared(Limits::default());
     let workers = Workers::take(store.path(), "worker-3", 2_000, None, BOUNDS).expect("a store");
     shared.set_earlier(Earlier::find(&workers, 2_000, &|uid| uid));

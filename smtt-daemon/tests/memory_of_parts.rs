@@ -17,7 +17,7 @@ use smtt_model::decode::{Fact, RddDescribed};
 use smtt_model::readings::{Channel, ChannelFigure, PageWalkReadings, Readings};
 use smtt_model::state::{Limits, Tick};
 
-use self::resident::{apply, begin, described, figure, peak, read, shared, within_memory};
+use self::resident::{alone, apply, described, figure, peak, read, shared, within_memory};
 use self::served::served;
 
 /// RDDs that page faults of one stage are kept for.
@@ -123,27 +123,29 @@ fn ask_beside_a_search(shared: &Arc<Shared>, paths: &[&str], rows: u64) {
 
 #[test]
 fn stages_of_many_rdds_fit_the_memory_of_the_unit() {
-    let _one = begin();
-    let shared = shared(Limits::default());
-    for executor in 1..=4 {
-        described(&shared, executor);
-        stages_of_many_rdds(&shared, executor, false, false);
-    }
-    let paths = ["/v1/advise", "/v1/stages?executor=2&limit=9", "/v1/report"];
-    ask_beside_a_search(&shared, &paths, 0);
+    alone("stages_of_many_rdds_fit_the_memory_of_the_unit", || {
+        let shared = shared(Limits::default());
+        for executor in 1..=4 {
+            described(&shared, executor);
+            stages_of_many_rdds(&shared, executor, false, false);
+        }
+        let paths = ["/v1/advise", "/v1/stages?executor=2&limit=9", "/v1/report"];
+        ask_beside_a_search(&shared, &paths, 0);
+    });
 }
 
 #[test]
 fn page_walks_of_many_rdds_fit_the_memory_of_the_unit() {
-    let _one = begin();
-    for sampled in [false, true] {
-        let shared = shared(Limits::default());
-        described(&shared, 1);
-        stages_of_many_rdds(&shared, 1, true, sampled);
-        let stages = ["/v1/stages?limit=9", "/v1/stages"][usize::from(sampled)];
-        let paths = ["/v1/advise", stages, "/v1/rdds", "/v1/report"];
-        ask_beside_a_search(&shared, &paths, 40_000);
-    }
+    alone("page_walks_of_many_rdds_fit_the_memory_of_the_unit", || {
+        for sampled in [false, true] {
+            let shared = shared(Limits::default());
+            described(&shared, 1);
+            stages_of_many_rdds(&shared, 1, true, sampled);
+            let stages = ["/v1/stages?limit=9", "/v1/stages"][usize::from(sampled)];
+            let paths = ["/v1/advise", stages, "/v1/rdds", "/v1/report"];
+            ask_beside_a_search(&shared, &paths, 40_000);
+        }
+    });
 }
 
 #[test]

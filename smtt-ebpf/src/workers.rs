@@ -29,7 +29,7 @@ use crate::{
     emit::own_record_with,
     maps::{
         NO_WORKER, PROCESSES, WORKERS, account_offset, compare_exchange, ended_account_offset,
-        setting,
+        setting, take_all,
     },
 };
 
@@ -90,12 +90,16 @@ pub fn serve(pid: u32, executor: u64, task_attempt_id: u64, idle: bool) {
         if again || (idle && (ended || !known)) {
             return;
         }
+        let begin = claim(row);
+        if known && begin == 0 {
+            return;
+        }
         let now = bpf_ktime_get_boot_ns();
         let present = read(row, leader & !ADOPTED, pid);
         let mut said = present;
         if known {
             let until = if idle { UNTIL_END } else { UNTIL_NEXT };
-            said = send(row, pid, present, now, until);
+            said = send(row, pid, present, now.wrapping_sub(begin), until);
         }
         let mut account = 0;
         while account < KERNEL_ACCOUNTS {
@@ -103,7 +107,6 @@ pub fn serve(pid: u32, executor: u64, task_attempt_id: u64, idle: bool) {
             account += 1;
         }
         (*row).ended_threads_ns[0] = (*row).ended_threads_ns[1];
-        (*row).time_ns = now;
         // What follows a service adds to figures that the service has.
         (*row).present = if idle { said } else { present };
         if idle {
@@ -113,6 +116,8 @@ pub fn serve(pid: u32, executor: u64, task_attempt_id: u64, idle: bool) {
             (*row).task_attempt_id = task_attempt_id;
             (*row).flags = if leader & ADOPTED == 0 { 0 } else { PARTIAL };
         }
+        // Last: from here on another CPU may send what is in the row.
+        compare_exchange(&raw mut (*row).time_ns, 0, now);
         if (*process).executor != executor {
             // The worker ended meanwhile.
             forget(pid);
@@ -131,10 +136,15 @@ pub fn exit(pid: u32) {
     };
     // SAFETY: the rows were just looked up.
     unsafe {
-        if (*row).flags & REST == 0 && (*row).executor == (*process).executor {
+        if (*row).executor != (*process).executor {
+            return;
+        }
+        let begin = claim(row);
+        if begin != 0 && (*row).flags & REST == 0 {
             let leader = ptr::read_volatile(&raw const (*process).leader);
             let present = read(row, leader & !ADOPTED, pid);
-            send(row, pid, present, bpf_ktime_get_boot_ns(), UNTIL_EXIT);
+            let duration_ns = bpf_ktime_get_boot_ns().wrapping_sub(begin);
+            send(row, pid, present, duration_ns, UNTIL_EXIT);
         }
     }
 }
@@ -145,9 +155,17 @@ pub fn forget(pid: u32) {
     let _ = WORKERS.remove(pid);
 }
 
+/// Takes the right to send what the worker did, and returns since when; zero where another CPU has it. A task's end and its
+/// worker's exit may come at once: one of them sends.
+#[inline(always)]
+fn claim(row: *mut WorkerBegin) -> u64 {
+    // SAFETY: the callers have just looked the row up.
+    take_all(unsafe { &raw mut (*row).time_ns })
+}
+
 /// Sends the growth of the accounts from `before` to `after`; returns a bit for each that is known.
 #[inline(always)]
-fn send(row: *mut WorkerBegin, pid: u32, present: u32, now: u64, until: u32) -> u32 {
+fn send(row: *mut WorkerBegin, pid: u32, present: u32, duration_ns: u64, until: u32) -> u32 {
     // SAFETY (here and below): the callers have just looked the row up, and the place in the ring is ours until it is
     // submitted.
     let executor = unsafe { (*row).executor };
@@ -171,7 +189,7 @@ fn send(row: *mut WorkerBegin, pid: u32, present: u32, now: u64, until: u32) -> 
                 account += 1;
             }
             (*used).task_attempt_id = (*row).task_attempt_id;
-            (*used).duration_ns = now.wrapping_sub((*row).time_ns);
+            (*used).duration_ns = duration_ns;
             (*used).present = present;
             (*used).flags =
                 until | (*row).flags | u32::from(Helper::PYTHON_WORKER.0) << HELPER_SHIFT;

@@ -124,7 +124,7 @@ pub struct WorkerBegin {
     /// CPU time of threads that had ended at `before` and at `after`. Where it grew, an account that the kernel keeps of
     /// living threads only is not known.
     pub ended_threads_ns: [u64; 2],
-    /// Time of `before`, in nanoseconds since boot.
+    /// Time of `before`, in nanoseconds since boot. Zero while a CPU sends what the worker did since then.
     pub time_ns: u64,
     /// A bit for each account in `before`.
     pub present: u32,

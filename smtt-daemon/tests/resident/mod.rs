@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_model::decode::{Event, ExecutorDescribed, Fact};
@@ -83,13 +84,33 @@ pub fn read(mut stream: impl Read + Write, path: &str) -> (u16, u64) {
     }
 }
 
-/// The tests of this file measure the process: one at a time, from here on.
-pub fn begin() -> MutexGuard<'static, ()> {
+/// Runs a test in a process of its own, one at a time: it measures the memory of its process, and what earlier tests freed
+/// stays with the process that they ran in.
+pub fn alone(name: &str, test: impl FnOnce()) {
+    const ALONE: &str = "SMTT_TEST_ALONE";
     static ONE: Mutex<()> = Mutex::new(());
-    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Sets the peak back to what is resident now.
-    std::fs::write("/proc/self/clear_refs", "5").expect("the peak is set back");
-    one
+    if std::env::var_os(ALONE).is_some() {
+        test();
+        return;
+    }
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = std::env::current_exe().expect("this program");
+    let output = Command::new(own)
+        .args([name, "--exact", "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .expect("the test is started again");
+    let (told, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    println!("{told}");
+    // A name that no test has would run none, and pass.
+    assert!(
+        output.status.success() && told.contains("1 passed"),
+        "in a process of its own: {}: {errors}",
+        output.status
+    );
 }
 
 pub fn within_memory() {

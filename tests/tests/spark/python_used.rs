@@ -202,3 +202,46 @@ fn workers_of_two_cores_count_for_their_own_tasks() -> Result<()> {
 fn workers_that_end_with_their_task_count_for_it() -> Result<()> {
     burns("4.3.0", 2, false)
 }
+
+/// The worker's process and the executor's thread tell the end of the service at the same time, on two CPUs.
+#[test]
+fn each_of_many_short_services_counts_once() -> Result<()> {
+    const SERVICES: u64 = 300;
+    let lab = SparkLab::new("3.5.9")?;
+    let daemon = lab.daemon()?;
+    let arguments = [SERVICES.to_string(), "0".to_owned(), "1".to_owned()];
+    let arguments = arguments.each_ref().map(String::as_str);
+    let application = Application::python(
+        &lab.paths,
+        "local-cluster[1,4,1024]",
+        "burning.py",
+        &arguments,
+    )?
+    .conf("spark.python.worker.reuse", "false")
+    .with_marker(&lab.paths);
+    let mut run = lab.run(application)?;
+    run.reach("end")?;
+    let folder = lab.folder().join("gates-1");
+    let rows = wait_for("the workers have accounts", LIMIT, || {
+        let rows = run.rows(&daemon, &["tasks"])?;
+        let told = rows.iter().filter(|row| worker(row).is_some()).count();
+        Ok((told as u64 == SERVICES).then_some(rows))
+    })?;
+    for row in &rows {
+        let id = number(row, "task_attempt_id")?;
+        let said: Value = serde_json::from_slice(&fs::read(folder.join(format!("burn-{id}")))?)?;
+        let used = worker(row).context("no worker")?;
+        ensure!(
+            number(used, "threads")? == 1
+                && list(used, "pids")? == &[said["pid"].clone()]
+                && number(used, "thread_minor_faults")?
+                    >= number(&said["end"], "thread_minor_faults")?
+                        - number(&said["begin"], "thread_minor_faults")?,
+            "task {id} was served by {}: {used}",
+            said["pid"]
+        );
+    }
+    run.finish(&["end"])?;
+    drop(daemon);
+    lab.passed()
+}
