@@ -314,15 +314,17 @@ pub fn take(counter: *mut u64, count: u64) {
     add(counter, count.wrapping_neg());
 }
 
-/// Subtracts from such a counter, which does not fall below zero. Returns what it gave.
+/// Subtracts from such a counter, which does not stay below zero. Returns what it gave.
 #[inline(always)]
 pub fn take_at_most(counter: *mut u64, count: u64) -> u64 {
-    let before = fetch_add(counter, count.wrapping_neg());
-    if before >= count {
+    // Another CPU may just have taken too much, and not yet given it back.
+    let before = fetch_add(counter, count.wrapping_neg()) as i64;
+    if before >= count as i64 {
         return count;
     }
-    add(counter, count - before);
-    before
+    let given = if before > 0 { before as u64 } else { 0 };
+    add(counter, count - given);
+    given
 }
 
 /// Adds one to such a counter and returns the old value.

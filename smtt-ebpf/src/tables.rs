@@ -288,13 +288,18 @@ pub fn adopt_thread(tid: u32, executor: u64, slot_address: u64, heap: &Range) ->
         (*row).pid = executor_pid(executor);
         (*row).heap = *heap;
         (*row).touched = touched;
-        THREADS.insert(tid, &*row, u64::from(BPF_ANY)).is_ok()
+        // Another CPU may have made the row since: of both, one counts.
+        let flags = if before == 0 { BPF_NOEXIST } else { BPF_ANY };
+        THREADS.insert(tid, &*row, u64::from(flags)).is_ok()
     };
     if !inserted {
         if new {
             release(executor, Table::Threads, 1);
         }
-        return refuse_thread(executor);
+        // SAFETY: copied at once.
+        let made = unsafe { THREADS.get(tid) };
+        return made.is_some_and(|thread| thread.slot_address == slot_address)
+            || refuse_thread(executor);
     }
     if new && before != 0 {
         // The row outlived its thread, and the thread id is reused.

@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -345,15 +345,24 @@ pub fn show(text: &str) {
         .ok();
 }
 
-/// A TCP port of the loopback interface that was free a moment ago.
+/// A TCP port of the loopback interface that was free a moment ago, and that this process has not had before. It is none of
+/// those that the kernel gives to whoever asks for any port: a server may bind it much later.
 ///
 /// # Errors
 /// When no port is free.
 pub fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")
-        .context("no free port on 127.0.0.1")?
-        .local_addr()?
-        .port())
+    /// Below the kernel's own range, which begins at 32768.
+    const PORTS: std::ops::Range<u32> = 12_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in PORTS {
+        // Processes begin apart.
+        let at = std::process::id().wrapping_mul(97) + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = (PORTS.start + at % (PORTS.end - PORTS.start)) as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no free port on 127.0.0.1")
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn leave_out(pid: u32) -> bool {
     };
     // SAFETY: as above.
     let marks = unsafe { &raw mut (*process).not_served };
-    unsafe { ptr::read_volatile(marks) != 0 && take_at_most(marks, 1) != 0 }
+    unsafe { ptr::read_volatile(marks) as i64 > 0 && take_at_most(marks, 1) != 0 }
 }
 
 /// `FAULT_FLAG_WRITE` of the kernel's `enum fault_flag`.

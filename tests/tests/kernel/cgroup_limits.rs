@@ -32,7 +32,7 @@ const FILE: u64 = 16 * MIB;
 /// How long the daemon may take to find executors and to read their memory.
 const READ: Duration = Duration::from_secs(180);
 /// The daemon looks up the cgroup with every fifth sample, one a second; no listing shows it before a death.
-const SAMPLED: Duration = Duration::from_secs(8);
+const SAMPLED: Duration = Duration::from_secs(20);
 
 /// An executor, and its child, in a cgroup from its begin on.
 fn start(group: &MemoryCgroup, hold_mib: u64) -> Result<Workload> {

@@ -106,6 +106,15 @@ fn every_end_has_the_status_and_the_peak_that_wait_has() -> Result<()> {
     Ok(())
 }
 
+/// Waits until a child has ended; its parent has not asked for its status.
+fn has_ended(child: u32) -> Result<()> {
+    wait_for("the child has ended", Duration::from_secs(60), || {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat"))?;
+        let state = stat.rsplit(')').next().map(str::trim_start);
+        Ok(state.filter(|state| state.starts_with('Z')).map(|_| ()))
+    })
+}
+
 #[test]
 fn a_signal_has_its_sender_and_others_are_not_recorded() -> Result<()> {
     let Some(mut lab) = lab(&with_hook(FaultHook::Auto))? else {
@@ -121,11 +130,7 @@ fn a_signal_has_its_sender_and_others_are_not_recorded() -> Result<()> {
         kill(pid, signal)?;
     }
     // A child that still lives when its parent ends gets a signal for that.
-    wait_for("the child has ended", Duration::from_secs(60), || {
-        let stat = std::fs::read_to_string(format!("/proc/{child}/stat"))?;
-        let state = stat.rsplit(')').next().map(str::trim_start);
-        Ok(state.filter(|state| state.starts_with('Z')).map(|_| ()))
-    })?;
+    has_ended(child)?;
     let pid = workload.pid();
     kill(pid, libc::SIGFPE)?;
     let (status, _) = workload.reap()?;
@@ -173,11 +178,8 @@ fn out_of_memory(grow: &str) -> Result<()> {
         pid
     } else {
         kill(child, libc::SIGUSR1)?;
-        let until = std::time::Instant::now() + Duration::from_secs(60);
-        while group.oom_kills()? == 0 && std::time::Instant::now() < until {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        // The cgroup counts the kill before the child gets it.
+        has_ended(child)?;
         child
     };
     lab.read()?;

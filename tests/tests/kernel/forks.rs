@@ -10,7 +10,7 @@ use smtt_tests::json::number;
 use xtask::daemon::Options;
 
 use crate::foreign_files::{Scene, UNPRIVILEGED_UID};
-use crate::lab::{Workload, daemon_alone};
+use crate::lab::{Workload, daemon_alone, grace_period};
 
 /// Length of each of the phases: without probes, while they are attached, while they are removed.
 const PHASE: Duration = Duration::from_secs(10);
@@ -18,8 +18,10 @@ const PHASE: Duration = Duration::from_secs(10);
 /// `SMTT_LIBRARY_FILES` sets the number. The removal of 32 takes the kernel a minute.
 const AT_ONCE: usize = 8;
 const ONE_MORE: Duration = Duration::from_secs(2);
-/// Limit of the slowest fork. Each probe costs the kernel a grace period or two, of 50 to 200 ms each.
+/// Limit of the slowest fork, and grace periods beyond it on a busy machine. Each probe costs the kernel one or two, of 50 to
+/// 200 ms each.
 const WORST_NS: u64 = 2_000_000_000;
+const GRACE_PERIODS: u32 = 20;
 
 fn milliseconds(said: &Value, field: &str) -> Result<f64> {
     Ok(number(said, field)? as f64 / 1e6)
@@ -42,6 +44,7 @@ fn forks_wait_a_bounded_time_while_probes_come_and_go() -> Result<()> {
         if phase == "probes removed" {
             attackers.clear();
         }
+        let before = grace_period()?;
         forks.go()?;
         let end = Instant::now() + PHASE;
         if phase == "probes attached" {
@@ -63,8 +66,10 @@ fn forks_wait_a_bounded_time_while_probes_come_and_go() -> Result<()> {
             number(&said, "above_10_ms")?,
             milliseconds(&said, "sum_ns")? / PHASE.as_millis() as f64 * 100.0
         );
+        let slowest = grace_period()?.max(before);
+        let limit = WORST_NS + (GRACE_PERIODS * slowest).as_nanos() as u64;
         ensure!(
-            number(&said, "worst_ns")? < WORST_NS,
+            number(&said, "worst_ns")? < limit,
             "a fork took {:.0} ms {phase}",
             milliseconds(&said, "worst_ns")?
         );

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smtt_common::counter::{ContextKey, ExecutorCounters, FaultCounters};
 use smtt_common::event::Kind;
@@ -325,4 +325,18 @@ pub fn death(daemon: &Daemon, pid: u32) -> Result<Value> {
         }))
     });
     report.with_context(|| format!("the last error: {last:?}"))
+}
+
+/// How long the kernel waits for all CPUs (a grace period of RCU), now.
+pub fn grace_period() -> Result<Duration> {
+    const MEMBARRIER_CMD_GLOBAL: i32 = 1;
+    let start = Instant::now();
+    // SAFETY: the call takes numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    ensure!(
+        result == 0,
+        "membarrier: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(start.elapsed())
 }

@@ -17,7 +17,7 @@ use smtt_tests::cgroup::MemoryCgroup;
 use smtt_tests::skip::skip;
 use smtt_tests::witness;
 use xtask::daemon::{Daemon, Options};
-use xtask::process::is_root;
+use xtask::process::{is_root, wait_for};
 
 use crate::lab::{Workload, daemon_alone};
 
@@ -213,21 +213,17 @@ fn full_tables_and_all_questions_at_once_fit_the_memory_of_the_unit() -> Result<
     println!("{} MiB when it is ready", group.peak_bytes()? >> 20);
 
     let _executors = fill()?;
-    // What is in the ring.
-    thread::sleep(Duration::from_secs(3));
-    let (status, bytes) = ask(daemon.socket(), "/v1/tasks")?;
-    let (_, blocks) = ask(daemon.socket(), "/v1/blocks")?;
-    println!(
-        "/v1/tasks: {status}, {} MiB, /v1/blocks {} MiB; {} MiB at most",
-        bytes >> 20,
-        blocks >> 20,
-        group.peak_bytes()? >> 20
-    );
-    ensure!(
-        bytes + blocks > FULL,
-        "{} MiB of rows: the tables are not full",
-        (bytes + blocks) >> 20
-    );
+    wait_for("the tables are full", Duration::from_secs(60), || {
+        let (status, bytes) = ask(daemon.socket(), "/v1/tasks")?;
+        let (_, blocks) = ask(daemon.socket(), "/v1/blocks")?;
+        println!(
+            "/v1/tasks: {status}, {} MiB, /v1/blocks {} MiB; {} MiB at most",
+            bytes >> 20,
+            blocks >> 20,
+            group.peak_bytes()? >> 20
+        );
+        Ok((bytes + blocks > FULL).then_some(()))
+    })?;
 
     // All attackers beside them, and clients that do not read.
     let scene = Scene::new()?;

@@ -9,7 +9,7 @@ use smtt_common::counter::{ContextKey, FaultCounters};
 use smtt_config::FaultHook;
 use smtt_tests::witness;
 
-use crate::lab::{KernelLab, Workload, all, lab, major, seen, with_hook};
+use crate::lab::{KernelLab, Workload, all, grace_period, lab, major, seen, with_hook};
 
 /// Rounds of the workload; each must be exact.
 const ROUNDS: u64 = 10;
@@ -192,20 +192,6 @@ fn adds_up(lab: &mut KernelLab, executor: u64, pid: u32) -> Result<u64> {
         "the kernel counted {kernel} faults, we have {ours} with {before} from before"
     );
     Ok(before)
-}
-
-/// How long the kernel waits for all CPUs.
-fn grace_period() -> Result<Duration> {
-    const MEMBARRIER_CMD_GLOBAL: i32 = 1;
-    let start = Instant::now();
-    // SAFETY: the call takes numbers only.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    ensure!(
-        result == 0,
-        "membarrier: {}",
-        std::io::Error::last_os_error()
-    );
-    Ok(start.elapsed())
 }
 
 #[test]

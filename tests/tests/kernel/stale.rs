@@ -338,7 +338,7 @@ fn a_living_executor_that_is_evicted_stays_in_the_ledger() -> Result<()> {
     });
     let mut floods = Vec::new();
     for _ in 0..2 {
-        let flood = Workload::start("flood", &["ms=8000", "uid=65534"])?;
+        let flood = Workload::start("flood", &["ms=16000", "uid=65534"])?;
         let executor = lab.executor(flood.pid())?;
         model.tick(&mut lab)?;
         floods.push((flood, executor));

@@ -17,7 +17,7 @@ use crate::lab::{Workload, alone};
 /// Kills, evenly spread over the time that a start takes.
 const KILLS: u32 = 25;
 /// How long the kernel may take to free what a dead process held.
-const FREED_LIMIT: Duration = Duration::from_secs(20);
+const FREED_LIMIT: Duration = Duration::from_secs(120);
 
 /// Commands of bpf(2) that return the next id of a program, a map and a link.
 const NEXT_IDS: [(&str, libc::c_int); 3] = [("programs", 11), ("maps", 12), ("links", 31)];

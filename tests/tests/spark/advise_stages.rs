@@ -212,10 +212,24 @@ fn waits_for_blocks_of_an_executor_that_stands_still_are_found_and_are_those_of_
     ensure!(of_host > said / 2, "{finding:#}");
     run.finish(&["end"])?;
 
-    let (mut run, advice) = fetched(&lab, &daemon, 0)?;
-    let (finding, went) = of_rule(&advice, "fetch_wait");
-    ensure!(finding.is_none() && went == "nothing", "{went} {advice:#}");
-    run.finish(&["end"])?;
+    // On a busy machine the tasks may wait for their blocks although no executor stands still.
+    for round in 1.. {
+        let (mut run, advice) = fetched(&lab, &daemon, 0)?;
+        let (finding, went) = of_rule(&advice, "fetch_wait");
+        let Some(finding) = finding else {
+            ensure!(went == "nothing", "{went} {advice:#}");
+            run.finish(&["end"])?;
+            break;
+        };
+        let (mut waited, mut ran) = (0, 0);
+        for task in tasks_of(&run, &finding)? {
+            waited += number(&task["taskMetrics"]["shuffleReadMetrics"], "fetchWaitTime")?;
+            ran += number(&task["taskMetrics"], "executorRunTime")?;
+        }
+        println!("round {round}: the tasks waited {waited} of {ran} ms");
+        ensure!(waited * 20 > ran && round < 4, "{advice:#}");
+        run.finish(&["end"])?;
+    }
     drop(daemon);
     lab.passed()
 }

@@ -265,7 +265,7 @@ fn no_page_walks(daemon: &Daemon, run: &Run, tasks: &[Value]) -> Result<()> {
 #[test]
 fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
     /// Share by which a sampled share may lie outside its interval: the hooks' own edges, and what the task does beside its
-    /// two phases.
+    /// two phases. Of intervals of 95 % one in twenty misses: the test doubles them.
     const EDGE: f64 = 0.03;
     let lab = SparkLab::new("4.0.5")?;
     // As it is installed: nobody has named an event.
@@ -321,12 +321,14 @@ fn time_on_cpus_is_divided_as_the_application_measured() -> Result<()> {
         ensure!((shares - 1.0).abs() < 1e-9, "{on_cpu_row}");
         let (sort, function) = (*sort as f64 / cpu_ns, *function as f64 / cpu_ns);
         let (share, low, high) = on_cpu(row, "sort");
+        let (low, high) = (2.0 * low - share, 2.0 * high - share);
         ensure!(
             low - EDGE <= sort && sort <= high + EDGE,
             "the sort had {sort:.3} of the CPU time, sampled {share:.3} ({low:.3} to {high:.3})"
         );
         // The function is in no span: only samples tell it. What else a task computes is beside the sort, too.
         let (share, low, high) = on_cpu(row, "compute");
+        let (low, high) = (2.0 * low - share, 2.0 * high - share);
         ensure!(
             low - EDGE <= 1.0 - sort && function <= high + EDGE,
             "the function had {function:.3} of the CPU time, all but the sort {:.3}, sampled {share:.3} ({low:.3} to {high:.3})",

@@ -233,7 +233,7 @@ fn each_of_many_short_services_counts_once() -> Result<()> {
         let used = worker(row).context("no worker")?;
         ensure!(
             number(used, "threads")? == 1
-                && list(used, "pids")? == &[said["pid"].clone()]
+                && list(used, "pids")? == [said["pid"].clone()]
                 && number(used, "thread_minor_faults")?
                     >= number(&said["end"], "thread_minor_faults")?
                         - number(&said["begin"], "thread_minor_faults")?,

@@ -71,7 +71,7 @@ final class PausesTest {
         Check.that("within the calls", sum <= end - begin);
         // The JVM counts whole milliseconds of each, a little within the tool interface's events.
         long counted = (after[1] - before[1]) * MS;
-        Check.that(sum + " ns, the JVM has " + counted, Math.abs(sum - counted) <= 2 * MS * facts.size());
+        Check.that(sum + " ns, the JVM has " + counted, sum >= counted - MS * facts.size());
         Check.same("told again", 0, pauses().size());
     }
 
