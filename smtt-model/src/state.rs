@@ -73,7 +73,7 @@ pub use block_history::BlockHistory;
 pub use block_ranges::BlockRanges;
 pub use bytes::{FlatTable, HeapBytes, RowMut, Table};
 pub use executor::{Executor, SlotFileCounters, Spans};
-pub use faults::{FaultFigures, Measured, total, unattributed};
+pub use faults::{FaultFigures, Measured, TIMED_AT_LEAST, total, unattributed};
 pub use heap::{Heap, Trust};
 pub use helpers::{HelperSum, HelperUsed};
 pub use jobs::Jobs;

@@ -59,7 +59,7 @@ pub fn fault_time(marker: &Marker, options: &Options) -> Result<Value> {
         memory.forget();
     }
     first_of_all()?;
-    let mut waiting = Duration::ZERO;
+    let (mut waiting, mut squares) = (Duration::ZERO, 0.0);
     let mut faults = 0_u64;
     slot.set_task(WAITING_TASK, STAGE, writing(WAITING, 0));
     let start = Instant::now();
@@ -68,14 +68,19 @@ pub fn fault_time(marker: &Marker, options: &Options) -> Result<Value> {
             for page in 0..WAITING_PAGES {
                 let start = Instant::now();
                 touch(first + page * PAGE, true);
-                waiting += start.elapsed();
+                let took = start.elapsed();
+                waiting += took;
+                squares += took.as_secs_f64().powi(2);
                 faults += 1;
             }
         })?;
     }
     slot.enter(ContextWord(0));
+    let mean = waiting.as_secs_f64() / faults as f64;
+    let deviation = (squares / faults as f64 - mean * mean).max(0.0).sqrt();
     Ok(json!({
         "fresh": { "rdd": FRESH, "task": FRESH_TASK, "faults": rounds * PAGES as u64, "ns": fresh.saturating_sub(present) },
-        "waiting": { "rdd": WAITING, "task": WAITING_TASK, "faults": faults, "ns": waiting.as_nanos() as u64 },
+        "waiting": { "rdd": WAITING, "task": WAITING_TASK, "faults": faults, "ns": waiting.as_nanos() as u64,
+            "deviation_of_mean": deviation / mean },
     }))
 }
