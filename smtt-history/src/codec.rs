@@ -272,7 +272,13 @@ const LZ4_MAGIC: &[u8] = b"LZ4Block";
 /// First bytes of a frame of zstd.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Magic, token (method and level), packed and plain length, checksum, data. A block of no bytes ends a stream; another
+/// The check sum in a block of lz4-java, of its plain bytes.
+fn lz4_sum(plain: &[u8]) -> u32 {
+    const SEED: u32 = 0x9747_b28c;
+    twox_hash::XxHash32::oneshot(SEED, plain) & 0x0fff_ffff
+}
+
+/// Magic, token (method and level), packed and plain length, check sum, data. A block of no bytes ends a stream; another
 /// stream may follow.
 fn lz4_block(from: &mut impl Read, packed: &mut Vec<u8>, block: &mut Vec<u8>) -> io::Result<bool> {
     loop {
@@ -306,6 +312,9 @@ fn lz4_block(from: &mut impl Read, packed: &mut Vec<u8>, block: &mut Vec<u8>) ->
                 }
             }
             _ => return Err(damaged("an LZ4 block of unknown method")),
+        }
+        if lz4_sum(block) as usize != number(17) {
+            return Err(damaged("an LZ4 block has another check sum than it says"));
         }
         return Ok(true);
     }

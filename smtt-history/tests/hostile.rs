@@ -78,7 +78,8 @@ fn block(codec: &str, plain: &[u8]) -> Vec<u8> {
             let mut block = b"LZ4Block\x26".to_vec();
             block.extend((packed.len() as u32).to_le_bytes());
             block.extend((plain.len() as u32).to_le_bytes());
-            block.extend([0; 4]);
+            let sum = twox_hash::XxHash32::oneshot(0x9747_b28c, plain) & 0x0fff_ffff;
+            block.extend(sum.to_le_bytes());
             block.extend(packed);
             block
         }

@@ -334,7 +334,7 @@ impl Replay {
         };
         for job in named.difference(&jobs) {
             if let Some(job) = self.jobs.get_mut(job) {
-                job.live_stages -= 1;
+                job.live_stages = job.live_stages.saturating_sub(1);
             }
         }
         let properties = event.properties.as_ref();

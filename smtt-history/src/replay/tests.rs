@@ -411,12 +411,15 @@ fn duplicates_negative_times_and_extreme_numbers_change_nothing_else() {
         task_end(0, 1, i64::MAX),
         task_end(0, 1, i64::MAX),
         task_end(0, -5, i64::MIN),
+        // No JSON, and no number.
+        task_start(0, 2).replace(r#""Index":2"#, r#""Index":NaN"#),
+        r#"{"Event":"SparkListenerApplicationEnd","Timestamp":"NaN"}"#.to_owned(),
         r#"{"Event":"SparkListenerApplicationEnd","Timestamp":9223372036854775807}"#.to_owned(),
     ];
     let done = import_lines(folder.path(), &lines).expect("imports");
     assert_eq!(
         (done.id.as_str(), done.damaged, done.sizes.tasks.rows),
-        ("app-1", 0, 1)
+        ("app-1", 2, 1)
     );
     let app = App::open(&done.folder).expect("opens");
     assert_eq!(

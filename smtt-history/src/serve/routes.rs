@@ -140,10 +140,16 @@ pub(crate) fn age_ms(app: &App) -> Option<u64> {
 }
 
 /// How the import went, and tables that the bucket's pointer names and that do not exist.
-async fn import(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Response {
+async fn import(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+    Query(parameters): Raw,
+) -> Response {
+    let parameters = Parameters(parameters);
+    let attempt = parameters.one("attempt").map(str::to_owned);
     let bucket = server.settings.bucket.clone();
-    let missing = bucket.zip(place::name(&id, None));
-    work(server, id, None, move |app| {
+    let missing = bucket.zip(place::name(&id, attempt.as_deref()));
+    work(server, id, attempt, move |app| {
         let text = app.one(Kind::Import, "");
         let text =
             text.ok_or_else(|| Refusal::failed("the tables do not say how they were imported"))?;
@@ -168,7 +174,14 @@ async fn part(
     let is_part = |name: &str| {
         matches!(
             name,
-            "jobs" | "stages" | "executors" | "allexecutors" | "storage" | "sql" | "environment"
+            "jobs"
+                | "stages"
+                | "executors"
+                | "allexecutors"
+                | "allmiscellaneousprocess"
+                | "storage"
+                | "sql"
+                | "environment"
         )
     };
     let (attempt, part) = match rest.split_once('/') {
@@ -228,6 +241,8 @@ fn answer(app: &App, path: &[&str], parameters: &Parameters) -> Answer {
             .one(Kind::Rdd, id)
             .map(str::to_owned)
             .ok_or_else(|| Refusal::not_found(format!("no rdd found w/ id {id}"))),
+        // Spark's list of processes beside the executors, which only its application master on YARN makes.
+        ["allmiscellaneousprocess"] => Ok("[]".to_owned()),
         ["sql"] => sql(app, parameters),
         ["sql", id] => {
             let text = app.one(Kind::Sql, id);

@@ -6,7 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use serde_json::Value;
 use tokio::sync::watch;
+use tower::ServiceExt as _;
 
 use super::routes::{CountedText, attempts, work};
 use super::{ANSWERS, BODY_KIB, IMPORTS, Listen, Server, Settings, applications, run};
@@ -194,7 +198,8 @@ async fn attempts_are_merged_and_each_is_found() {
         let of = format!(r#""App Attempt ID":"{number}","Timestamp":{number}000"#);
         log("app-1", "n").replace(r#""Timestamp":1000"#, &of)
     };
-    let folder = with_logs(&[("app-1_1", attempt(1)), ("app-1_2", attempt(2))]);
+    let damaged = format!("{}\nno JSON\n", attempt(2));
+    let folder = with_logs(&[("app-1_1", attempt(1)), ("app-1_2", damaged)]);
     let server = server(folder.path(), true);
     let all = attempts(&server, "app-1").await.expect("are found");
     let all = applications::merged(all);
@@ -214,6 +219,17 @@ async fn attempts_are_merged_and_each_is_found() {
         );
     }
     assert!(attempts(&server, "app-2").await.is_err());
+    // Each attempt has its own report of its import.
+    for (number, damaged) in [(1, 0), (2, 1)] {
+        let path = format!("/smtt/v1/applications/app-1/import?attempt={number}");
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let router = super::router(Arc::clone(&server));
+        let answer = router.oneshot(request).await.expect("answers");
+        assert_eq!(answer.status(), 200);
+        let text = to_bytes(answer.into_body(), 1 << 20).await.expect("reads");
+        let report: Value = serde_json::from_slice(&text).expect("is JSON");
+        assert_eq!(report["damagedLines"], damaged, "{report}");
+    }
 }
 
 #[tokio::test]

@@ -156,6 +156,7 @@ fn paths(spark: &Api, application: &str) -> Result<Vec<String>> {
         "/environment",
         "/executors",
         "/allexecutors",
+        "/allmiscellaneousprocess",
         "/storage/rdd",
         "/sql",
         "/sql?details=false&planDescription=false",

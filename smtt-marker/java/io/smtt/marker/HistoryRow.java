@@ -26,7 +26,7 @@ final class HistoryRow implements HistoryStore.Row {
     /** Longest text of an accumulator's value, in bytes. */
     private static final int LONGEST_VALUE = 4096;
     /** Longest message of a failed task, in bytes. */
-    private static final int LONGEST_MESSAGE = 64 << 10;
+    private static final int LONGEST_MESSAGE = 1 << 20;
     /** Bytes of a row without its texts. */
     private static final long ROW_BYTES = 1_500;
 
