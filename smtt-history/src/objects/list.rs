@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub struct Applications {
     /// KiB of tables that may be copied for their documents.
     tables: Semaphore,
     last: Mutex<Option<(Instant, Ended)>>,
+    /// Folders that the last list had no room for.
+    left_out: AtomicU64,
 }
 
 /// Copies the `meta` of a part into a folder.
@@ -140,6 +143,7 @@ impl Applications {
                 .build(),
             tables: Semaphore::new(TABLES_KIB as usize),
             last: Mutex::new(None),
+            left_out: AtomicU64::new(0),
         }
     }
 
@@ -188,14 +192,23 @@ impl Applications {
         ended
     }
 
+    /// Folders that the last list had no room for; at least one where nobody knows their number.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
     async fn read(&self) -> Result<Texts, Trouble> {
         let (names, is_cut) = self.bucket.folders().await?;
         let names: HashSet<String> = names.into_iter().filter(|it| place::is_safe(it)).collect();
         let mut names: Vec<String> = names.into_iter().collect();
         newest_first(&mut names);
         if is_cut || names.len() > LISTED {
-            let left_out = names.len().saturating_sub(LISTED);
+            // Of a list that the bucket cut nobody knows the rest: at least one.
+            let left_out = names.len().saturating_sub(LISTED).max(1);
             tracing::warn!(left_out, "the list of applications is cut");
+            self.left_out.store(left_out as u64, Ordering::Relaxed);
+        } else {
+            self.left_out.store(0, Ordering::Relaxed);
         }
         names.truncate(LISTED);
         let all = names.len();

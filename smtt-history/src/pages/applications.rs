@@ -108,6 +108,12 @@ pub(super) fn page(listing: &Listing, place: &Place, parameters: &Parameters) ->
         main {
             (form(&request, "Search", &choices))
             (table)
+            @if listing.left_out() > 0 {
+                p.finding {
+                    "At least " (Cell::Count(listing.left_out().try_into().unwrap_or(i64::MAX)).shown())
+                    " older applications are in no list and in no search, because the store has too many. Each opens by its id: applications/ID."
+                }
+            }
             p.soft {
                 "Also as Spark's REST API: " a href=(place.to("api/v1/applications")) { "api/v1/applications" } "."
             }

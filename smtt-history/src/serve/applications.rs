@@ -32,8 +32,19 @@ const CLOCKS_MS: i64 = 60_000;
 pub(crate) enum Listing {
     /// In the folders of a store.
     Folder(Arc<Folder>),
-    /// In memory: the documents that a bucket had when it was last listed.
-    Texts(Arc<Vec<Arc<str>>>),
+    /// In memory: the documents that a bucket had when it was last listed, and folders that the list had no room for.
+    Texts(Arc<Vec<Arc<str>>>, u64),
+}
+
+impl Listing {
+    /// Folders that are in no list, as of the last one: those that changed first, or in a bucket those whose names are the
+    /// oldest. No filter finds them.
+    pub(crate) fn left_out(&self) -> u64 {
+        match self {
+            Self::Folder(folder) => folder.left_out(),
+            Self::Texts(_, left_out) => *left_out,
+        }
+    }
 }
 
 /// Whether a document is of the application that a folder's name states: the writer of a folder can write any document.
@@ -153,7 +164,7 @@ pub(crate) fn listed<T>(
         }
     };
     match listing {
-        Listing::Texts(texts) => by_id(texts, most)
+        Listing::Texts(texts, _) => by_id(texts, most)
             .values()
             .for_each(|texts| add(texts, &mut all)),
         Listing::Folder(folder) => {
@@ -323,8 +334,10 @@ mod tests {
             fs::create_dir(&folder).expect("makes a folder");
             set_time(&folder, 1000 + number as u64);
         }
-        let folders = Folder::new(store.path().to_owned()).folders();
+        let folder = Arc::new(Folder::new(store.path().to_owned()));
+        let folders = folder.folders();
         assert_eq!(folders.len(), LISTED);
+        assert_eq!(Listing::Folder(folder).left_out(), 2);
         let names: Vec<&str> = folders.iter().map(|it| it.name.as_str()).collect();
         assert!(newest.iter().all(|name| names[..2].contains(name)));
         let last = format!("local-{:013}", LISTED - 1);

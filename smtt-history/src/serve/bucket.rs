@@ -42,7 +42,7 @@ impl Server {
             Some(listed) => {
                 let texts = listed.texts().await;
                 texts
-                    .map(Listing::Texts)
+                    .map(|texts| Listing::Texts(texts, listed.left_out()))
                     .map_err(|trouble| refused(&trouble))
             }
         }

@@ -1,11 +1,12 @@
 //! Paths of the REST API, as Spark's history server has them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
@@ -75,9 +76,14 @@ async fn version() -> Response {
     )))
 }
 
+/// Number of applications that the list had no room for, whatever its filter.
+const LEFT_OUT: HeaderName = HeaderName::from_static("x-smtt-applications-left-out");
+
 pub(crate) type Raw = Query<Vec<(String, String)>>;
 
 async fn list(State(server): State<Arc<Server>>, Query(parameters): Raw) -> Response {
+    let told = Arc::new(AtomicU64::new(0));
+    let left_out = Arc::clone(&told);
     let listed = {
         let ready = match server.listing().await {
             Ok(listing) => server.turn().await.map(|turn| (listing, turn)),
@@ -85,11 +91,18 @@ async fn list(State(server): State<Arc<Server>>, Query(parameters): Raw) -> Resp
         };
         ready.map(|(listing, turn)| {
             tokio::task::spawn_blocking(move || {
-                (applications::list(&listing, &Parameters(parameters)), turn)
+                let list = applications::list(&listing, &Parameters(parameters));
+                left_out.store(listing.left_out(), Ordering::Relaxed);
+                (list, turn)
             })
         })
     };
-    finish(&server, listed).await
+    let mut response = finish(&server, listed).await;
+    let left_out = told.load(Ordering::Relaxed);
+    if left_out > 0 {
+        response.headers_mut().insert(LEFT_OUT, left_out.into());
+    }
+    response
 }
 
 /// The application with all its attempts. A cluster manager that counts attempts counts from 1.

@@ -233,6 +233,34 @@ async fn attempts_are_merged_and_each_is_found() {
 }
 
 #[tokio::test]
+async fn a_list_that_is_cut_says_how_many_it_lacks() {
+    let folder = with_logs(&[]);
+    let store = folder.path().join("store");
+    for number in 0..applications::LISTED + 3 {
+        fs::create_dir_all(store.join(format!("local-{number:013}"))).expect("makes a folder");
+    }
+    let server = server(folder.path(), false);
+    for (removed, expected) in [(0, Some("3")), (3, None)] {
+        for number in 0..removed {
+            fs::remove_dir(store.join(format!("local-{number:013}"))).expect("removes");
+        }
+        // A filter that fits no application finds none of those that are left out either.
+        let path = "/api/v1/applications?minDate=2020-01-01&maxDate=2020-02-01";
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let router = super::router(Arc::clone(&server));
+        let answer = router.oneshot(request).await.expect("answers");
+        let said = answer.headers().get("x-smtt-applications-left-out");
+        assert_eq!(said.and_then(|it| it.to_str().ok()), expected);
+        let request = Request::get("/").body(Body::empty()).expect("a request");
+        let router = super::router(Arc::clone(&server));
+        let page = router.oneshot(request).await.expect("answers");
+        let page = to_bytes(page.into_body(), 1 << 20).await.expect("reads");
+        let page = String::from_utf8_lossy(&page);
+        assert_eq!(page.contains("At least 3"), expected.is_some(), "{page}");
+    }
+}
+
+#[tokio::test]
 async fn an_import_holds_no_answer_and_waits_for_no_other() {
     let folder = with_logs(&[("app-1", log("app-1", "n")), ("app-2", log("app-2", "n"))]);
     let server = server(folder.path(), true);

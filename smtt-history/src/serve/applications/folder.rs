@@ -10,6 +10,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use moka::sync::Cache;
 use serde::Deserialize;
@@ -61,6 +62,8 @@ type Known = (State, Option<Arc<str>>);
 pub(crate) struct Folder {
     store: PathBuf,
     known: Cache<String, Known>,
+    /// Folders beyond [`LISTED`], as of the last list.
+    left_out: AtomicU64,
 }
 
 impl Folder {
@@ -71,7 +74,11 @@ impl Folder {
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         let known = Cache::builder().max_capacity(BYTES).weigher(weight).build();
-        Self { store, known }
+        Self {
+            store,
+            known,
+            left_out: AtomicU64::new(0),
+        }
     }
 
     /// Folders that may be applications, the last changed first. Of many more than [`LISTED`] only those are held.
@@ -99,8 +106,14 @@ impl Folder {
         if left_out > 0 {
             tracing::warn!(left_out, "the list of applications is cut");
         }
+        self.left_out.store(left_out, Ordering::Relaxed);
         let sorted = newest.into_sorted_vec();
         sorted.into_iter().map(|Reverse(folder)| folder).collect()
+    }
+
+    /// Folders that the last list had no room for.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
     }
 
     /// The document of a folder: `None` where it has no application, `Some(None)` where the document has more than `most`
