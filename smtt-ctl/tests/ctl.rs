@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 mod advise;
 #[path = "ctl/api.rs"]
 mod api;
+#[path = "ctl/changed.rs"]
+mod changed;
 #[path = "ctl/cluster.rs"]
 mod cluster;
 #[path = "ctl/earlier.rs"]
