@@ -32,6 +32,15 @@ pub struct Named {
 }
 
 impl Named {
+    /// The names that a report has of an executor.
+    pub fn of(application_id: &str, application_name: &str, executor_id: &str) -> Self {
+        Self {
+            application_id: printable(application_id),
+            application_name: printable(application_name),
+            executor_id: printable(executor_id),
+        }
+    }
+
     /// The names of a description.
     pub fn new(said: &ExecutorDescribed) -> Self {
         Self {

@@ -25,7 +25,7 @@ use smtt_model::state::{Child, ChildEnd, Noted};
 use self::advance::Advance;
 use self::keeper::Keeper;
 use self::watch::Watched;
-use crate::complaints::printable;
+use crate::complaints::{Complaints, Named};
 use crate::helpers::JobLimits;
 use crate::shared::Shared;
 use crate::subordinate::ShareOwners;
@@ -101,6 +101,8 @@ struct Watcher {
     log: Option<KernelLog>,
     due: Vec<(u64, Option<Noted<ChildEnd>>)>,
     in_advance: Advance,
+    /// Any user can start processes that die.
+    notices: Complaints,
 }
 
 impl Watcher {
@@ -113,6 +115,7 @@ impl Watcher {
             log: KernelLog::open(),
             due: Vec::new(),
             in_advance: Advance::default(),
+            notices: Complaints::default(),
         }
     }
 
@@ -211,15 +214,15 @@ impl Watcher {
                 // A JVM that has not described itself is not known to be an executor.
                 continue;
             }
-            let said = |text: &Option<String>| printable(text.as_deref().unwrap_or_default());
-            tracing::info!(
-                application_id = said(&case.who.application_id),
-                application_name = said(&report.row.application_name),
-                executor_id = said(&case.who.executor_id),
-                verdict = report.row.verdict.name(),
-                "a process of an executor died: {}",
-                report.row.sentence
+            let said = |text: &Option<String>| text.clone().unwrap_or_default();
+            let who = Named::of(
+                &said(&case.who.application_id),
+                &said(&report.row.application_name),
+                &said(&case.who.executor_id),
             );
+            let (verdict, sentence) = (report.row.verdict.name(), &report.row.sentence);
+            let text = format!("a process of an executor died ({verdict}): {sentence}");
+            self.notices.note_of(Instant::now(), &who, &text);
             keeper.add(report);
         }
         self.due = due.collect();

@@ -28,6 +28,52 @@ mod tests {
             .collect()
     }
 
+    /// The sources of the daemon below a folder, without their tests.
+    fn sources(folder: &Path, found: &mut Vec<String>) -> Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if path.is_dir() && name != Some("tests") {
+                sources(&path, found)?;
+            } else if name.is_some_and(|name| name.ends_with(".rs") && name != "tests.rs") {
+                let text = std::fs::read_to_string(&path)?;
+                let (own, _) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
+                found.push(own.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_unit_has_room_for_all_threads_that_users_can_hold() -> Result<()> {
+        /// Pools of helpers, the two listeners' threads that make answers, and about twice the daemon's own.
+        const POOLS: usize = 11;
+        const ANSWERS: u64 = 2 * 8;
+        const OWN: u64 = 40;
+        let mut texts = Vec::new();
+        sources(&root().join("smtt-daemon/src"), &mut texts)?;
+        let mut helpers = Vec::new();
+        for text in &texts {
+            // A file has one set of limits, for each of its pools, whose names are texts.
+            let Some((_, limits)) = text.split_once(": JobLimits = JobLimits {") else {
+                continue;
+            };
+            let all = limits.split("all: ").nth(1).context("no limit of all")?;
+            let all: u64 = all.split(',').next().unwrap_or_default().parse()?;
+            let pools =
+                ["TimedReads::new(\"", "Helpers::new(\""].map(|new| text.matches(new).count());
+            helpers.extend(std::iter::repeat_n(all, pools.iter().sum()));
+        }
+        let sum = helpers.iter().sum::<u64>() + ANSWERS + OWN;
+        let unit = unit()?;
+        let most: u64 = values(&unit, "TasksMax").concat().parse()?;
+        ensure!(
+            helpers.len() == POOLS && sum <= most,
+            "{helpers:?} and others are {sum}, the unit allows {most}"
+        );
+        Ok(())
+    }
+
     #[test]
     fn systemd_finds_little_exposed() -> Result<()> {
         let unit = root().join("config/smtt.service");

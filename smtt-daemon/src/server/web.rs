@@ -20,6 +20,11 @@ pub enum WebError {
         "[web] api = true on {0} would send names and credentials in clear text over the network: set tls_server_config in config_file"
     )]
     ClearApi(std::net::SocketAddr),
+    /// Names that whoever reaches the machine could read.
+    #[error(
+        "[web] names = \"shown\" on {0} shows the names of all users' applications to the network: set users_file, token_file or basic_auth_users too, or names = \"hidden\""
+    )]
+    OpenNames(std::net::SocketAddr),
 }
 
 /// Who may read the metrics port, and what it shows.
@@ -39,7 +44,7 @@ impl Web {
     /// Reads the files that the configuration names.
     ///
     /// # Errors
-    /// When a file is not usable, or listings would be served without protection.
+    /// When a file is not usable, or listings or names would be served without protection.
     pub fn load(config: &smtt_config::Web) -> Result<Self, WebError> {
         let guard = Guard::load(Files {
             config: config.config_file.as_deref(),
@@ -51,6 +56,14 @@ impl Web {
         }
         if config.api && guard.tls.is_none() && !config.listen_address.ip().is_loopback() {
             return Err(WebError::ClearApi(config.listen_address));
+        }
+        if config.names_shown && guard.is_open() {
+            if !config.listen_address.ip().is_loopback() {
+                return Err(WebError::OpenNames(config.listen_address));
+            }
+            tracing::warn!(
+                "[web] names = \"shown\" without users and tokens: every local user reads the names of all users' applications"
+            );
         }
         Ok(Self {
             names: if config.names_shown {

@@ -202,9 +202,28 @@ fn a_configuration_that_would_show_names_to_all_is_refused() {
         listen_address: "0.0.0.0:10871".parse().expect("an address"),
         ..good.clone()
     };
+    let named = smtt_config::Web {
+        names_shown: true,
+        listen_address: "0.0.0.0:10871".parse().expect("an address"),
+        ..defaults()
+    };
+    // On this machine, or with users, names are shown.
+    for good in [
+        smtt_config::Web {
+            listen_address: "127.0.0.1:10871".parse().expect("an address"),
+            ..named.clone()
+        },
+        smtt_config::Web {
+            users_file: good.users_file.clone(),
+            ..named.clone()
+        },
+    ] {
+        assert_eq!(Web::load(&good).expect("a web").names, Names::Shown);
+    }
     for (config, part) in [
         (open, "set users_file, token_file or"),
         (clear, "clear text"),
+        (named, "to the network"),
     ] {
         let error = Web::load(&config).expect_err("refused").to_string();
         assert!(
