@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use smtt_model::postmortem::CgroupLimits;
+use smtt_model::postmortem::{CgroupLimits, FULL_PERCENT};
 pub(crate) use trees::{Place, Trees};
 
 /// Most folders from a cgroup to the root of its hierarchy.
@@ -17,9 +17,6 @@ const FILE_MAX: u64 = 16 << 10;
 const PATH_MAX: usize = 256;
 /// A limit above this is none: the kernel writes the largest number of pages.
 const NO_LIMIT: u64 = 1 << 60;
-/// Share of its limit, in hundredths, that a cgroup of version 1 had reached when its OOM killer ran. That version counts
-/// also limits at which memory could be freed.
-const FULL_PERCENT: u64 = 97;
 
 /// The memory cgroup of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +33,22 @@ pub struct Counts {
     pub limit_hits: Option<u64>,
     /// Processes that an OOM killer ended.
     pub oom_kills: Option<u64>,
+}
+
+/// What a cgroup may use at most, and has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    limit: Option<u64>,
+    peak: Option<u64>,
+}
+
+/// The last readings of a cgroup. A container's goes with its last process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Last {
+    /// Bytes in use.
+    pub current: Option<u64>,
+    /// Limit and most memory.
+    pub bounds: Option<Bounds>,
 }
 
 impl MemoryCgroup {
@@ -67,7 +80,7 @@ impl MemoryCgroup {
         self.number(&self.path, ["memory.usage_in_bytes", "memory.current"])
     }
 
-    /// What the kernel has counted here and above.
+    /// What the kernel has counted here and above; nothing where the cgroup is gone.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
@@ -93,7 +106,8 @@ impl MemoryCgroup {
                 add(|counts| &mut counts.oom_kills, keyed(&text, "oom_kill"));
             }
         }
-        counts
+        // Those above answer on, without its part.
+        self.current().map(|_| counts).unwrap_or_default()
     }
 
     /// The smallest limit of the cgroup and those above it.
@@ -105,20 +119,34 @@ impl MemoryCgroup {
             .min()
     }
 
-    /// Limits, and the counts before and after a death. `last_current` is the use at an earlier reading.
+    /// Its limit and its most memory; `None` where the cgroup is gone.
+    #[must_use]
+    pub fn bounds(&self) -> Option<Bounds> {
+        let bounds = Bounds {
+            limit: self.limit(),
+            peak: self.number(&self.path, ["memory.max_usage_in_bytes", "memory.peak"]),
+        };
+        // The limit of a group above is not that of a cgroup that goes meanwhile.
+        self.current().map(|_| bounds)
+    }
+
+    /// Limits, and the counts before and after a death. `last` are earlier readings.
     #[must_use]
     pub fn limits(
         &self,
         before: Option<Counts>,
         after: Option<Counts>,
-        last_current: Option<u64>,
+        last: &Last,
     ) -> CgroupLimits {
         let pair = |count: fn(&Counts) -> Option<u64>| {
-            Some((count(before.as_ref()?)?, count(after.as_ref()?)?))
+            let pair = (count(before.as_ref()?)?, count(after.as_ref()?)?);
+            // A sum that has fallen lacks a cgroup that is gone.
+            (pair.0 <= pair.1).then_some(pair)
         };
-        let limit_bytes = self.limit();
-        let peak_bytes = self.number(&self.path, ["memory.max_usage_in_bytes", "memory.peak"]);
+        let bounds = self.bounds().or(last.bounds).unwrap_or_default();
+        let (limit_bytes, peak_bytes) = (bounds.limit, bounds.peak);
         let mut limit_hits = pair(|counts| counts.limit_hits);
+        // Version 1 counts also limits at which memory could be freed.
         if self.version == 1
             && let Some((before, after)) = &mut limit_hits
             && let (Some(limit), Some(peak)) = (limit_bytes, peak_bytes)
@@ -132,7 +160,7 @@ impl MemoryCgroup {
             version: self.version,
             limit_bytes,
             peak_bytes,
-            current_bytes: last_current,
+            current_bytes: last.current,
             limit_hits,
             oom_kills: pair(|counts| counts.oom_kills),
         }
@@ -200,9 +228,23 @@ mod tests {
         assert_eq!((group.current(), group.limit()), (Some(900), Some(1000)));
         let counts = group.counts();
         assert_eq!((counts.limit_hits, counts.oom_kills), (Some(3), Some(2)));
-        let limits = group.limits(Some(Counts::default()), Some(counts), None);
+        let limits = group.limits(Some(Counts::default()), Some(counts), &Last::default());
         assert_eq!(limits.limit_hits, None, "nothing was counted before");
         assert_eq!(limits.peak_bytes, Some(999));
+        let bounds = group.bounds();
+        // A container's cgroup goes with its last process; those above it stay.
+        fs::remove_dir_all(root.join("a/b")).expect("removed");
+        assert_eq!((group.counts(), group.bounds()), (Counts::default(), None));
+        let last = Last {
+            current: Some(900),
+            bounds,
+        };
+        let limits = group.limits(Some(counts), None, &last);
+        assert_eq!(
+            (limits.limit_bytes, limits.peak_bytes),
+            (Some(1000), Some(999))
+        );
+        assert_eq!((limits.limit_hits, limits.current_bytes), (None, Some(900)));
         for outside in ["0::/../a\n", "0::/none\n", "7:cpu:/a/b\n", ""] {
             assert_eq!(
                 MemoryCgroup::below(scratch.path(), outside),
@@ -236,14 +278,28 @@ mod tests {
             limit_hits: Some(4),
             oom_kills: Some(2),
         };
-        let limits = group.limits(Some(before), Some(group.counts()), Some(7));
+        let last = Last {
+            current: Some(7),
+            bounds: None,
+        };
+        let limits = group.limits(Some(before), Some(group.counts()), &last);
         assert_eq!(limits.limit_hits, Some((4, 5)));
         assert_eq!(
             (limits.oom_kills, limits.current_bytes),
             (Some((2, 3)), Some(7))
         );
         write(&root.join("a"), &files("500000\n"));
-        let limits = group.limits(Some(before), Some(group.counts()), None);
+        let limits = group.limits(Some(before), Some(group.counts()), &last);
         assert_eq!(limits.limit_hits, Some((4, 4)), "the page cache was freed");
+        let fewer = Counts::default();
+        let limits = group.limits(
+            Some(before),
+            Some(Counts {
+                limit_hits: Some(3),
+                ..fewer
+            }),
+            &last,
+        );
+        assert_eq!(limits.limit_hits, None, "a cgroup above is gone");
     }
 }

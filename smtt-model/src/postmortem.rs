@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::rows::{ExecutorId, MemoryRow};
 use crate::state::{LastMoment, MemorySample};
 
-pub use case::{Case, CgroupLimits, Exhaustion, Outside, signal_name};
+pub use case::{Case, CgroupLimits, Exhaustion, FULL_PERCENT, Outside, signal_name};
 
 /// Declares the verdicts with their names in JSON, tables and metrics.
 macro_rules! verdicts {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use smtt_machine::cgroup::{Counts, MemoryCgroup};
+use smtt_machine::cgroup::{Counts, Last, MemoryCgroup};
 use smtt_machine::clock::now_unix_ns;
 use smtt_machine::deaths::{CrashReport, sample};
 use smtt_machine::proc::Handle;
@@ -27,7 +27,7 @@ pub struct Watched {
     counts: VecDeque<(u64, Counts)>,
     /// Counts after the death.
     after: Option<Counts>,
-    last_current: Option<u64>,
+    last: Last,
     /// Options of the JVM, once they are read.
     pub options: Option<Vec<String>>,
     /// Where its crash report would be.
@@ -49,7 +49,7 @@ impl Watched {
             cgroup: None,
             counts: VecDeque::new(),
             after: None,
-            last_current: None,
+            last: Last::default(),
             options: None,
             crash_report: CrashReport::of(pid, &status),
             opened_unix_s: (now_unix_ns() / 1_000_000_000) as i64,
@@ -68,17 +68,21 @@ impl Watched {
             if cgroup != self.cgroup {
                 self.cgroup = cgroup;
                 self.counts.clear();
+                self.last = Last::default();
             }
         }
         self.samples += 1;
         if let Some(cgroup) = &self.cgroup {
-            self.last_current = cgroup.current().or(self.last_current);
+            self.last = Last {
+                current: cgroup.current().or(self.last.current),
+                bounds: cgroup.bounds().or(self.last.bounds),
+            };
             let counts = cgroup.counts();
             self.see_counts(now_ns, counts);
         }
         Some(MemorySample {
             time_ns: now_ns,
-            cgroup_bytes: self.cgroup.as_ref().and(self.last_current),
+            cgroup_bytes: self.cgroup.as_ref().and(self.last.current),
             ..read
         })
     }
@@ -119,6 +123,6 @@ impl Watched {
             let counts = cgroup.counts();
             (counts != Counts::default()).then_some(counts)
         });
-        case.outside.cgroup = Some(cgroup.limits(before, after, self.last_current));
+        case.outside.cgroup = Some(cgroup.limits(before, after, &self.last));
     }
 }

@@ -9,6 +9,9 @@ use crate::state::{ChildEnd, LastMoment, MemorySample, Noted, SignalNote, State}
 /// Time before the death in which an error of the JVM counts as its cause, in nanoseconds: a heap dump may take that long.
 const CAUSE_NS: u64 = 120_000_000_000;
 
+/// Share of its limit, in hundredths, that a cgroup had reached when the limit was the cause.
+pub const FULL_PERCENT: u64 = 97;
+
 /// What the JVM ran out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhaustion {

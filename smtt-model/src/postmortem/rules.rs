@@ -1,7 +1,7 @@
 //! The rules that judge a death, as data: the first one that applies gives the verdict.
 
 use super::Verdict;
-use super::case::{Case, CgroupLimits, Exhaustion, signal_name};
+use super::case::{Case, CgroupLimits, Exhaustion, FULL_PERCENT, signal_name};
 use crate::decode::SignalSent;
 use crate::state::{Noted, SignalNote};
 use crate::units::bytes;
@@ -123,6 +123,20 @@ fn scope(case: &Case) -> (Verdict, String) {
         }) => (
             Verdict::OomKilledMachine,
             "its cgroup had not reached a limit, so the machine had no memory left".into(),
+        ),
+        // A container's cgroup goes with its last process, and its counts too. Old kernels of version 2 have no peak.
+        Some(CgroupLimits {
+            limit_bytes: Some(limit),
+            peak_bytes,
+            current_bytes,
+            ..
+        }) if *peak_bytes.max(current_bytes) >= Some(limit / 100 * FULL_PERCENT) => (
+            Verdict::OomKilledCgroup,
+            format!(
+                "its cgroup had held {} of its limit of {}",
+                bytes(peak_bytes.max(current_bytes).unwrap_or(0)),
+                bytes(*limit)
+            ),
         ),
         _ => (
             Verdict::OomKilled,

@@ -187,6 +187,25 @@ fn the_kernel_names_its_victim_and_the_counts_the_limit() {
     assert_eq!(of(&case), Verdict::OomKilledMachine);
     case.outside.kernel_log = vec!["oom-kill:constraint=CONSTRAINT_MEMCG,task=java".into()];
     assert_eq!(of(&case), Verdict::OomKilledCgroup);
+    // The cgroup went before its counts were read again.
+    case.outside.kernel_log.clear();
+    let mut of_peak = |peak: Option<u64>| {
+        if let Some(cgroup) = &mut case.outside.cgroup {
+            (cgroup.limit_hits, cgroup.peak_bytes) = (None, peak);
+        }
+        let report = judge(&case, 0);
+        let advice = report.advice.concat();
+        assert!(advice.contains("leaves 512.0 MiB"), "{advice}");
+        (report.row.verdict, report.row.sentence)
+    };
+    assert_eq!(of_peak(None).0, Verdict::OomKilled);
+    assert_eq!(of_peak(Some(1200 << 20)).0, Verdict::OomKilled);
+    let (verdict, sentence) = of_peak(Some(1535 << 20));
+    assert_eq!(verdict, Verdict::OomKilledCgroup);
+    assert!(
+        sentence.contains("its cgroup had held 1.5 GiB of its limit of 1.5 GiB"),
+        "{sentence}"
+    );
     // Another process was the victim.
     case.oom[0].what.victim_pid = JVM + 1;
     assert_eq!(of(&case), Verdict::KilledBySignal);

@@ -214,6 +214,42 @@ fn a_daemon_in_a_pod_with_the_tree_of_the_host_sees_the_limits_of_others() -> Re
     })
 }
 
+/// The cgroup of a container goes as soon as its last process has ended; that of its pod, which has no limit, stays.
+#[test]
+fn a_cgroup_that_goes_with_its_last_process_is_no_machine_without_memory() -> Result<()> {
+    let Some(_turn) = alone()? else {
+        return Ok(());
+    };
+    let Some(pod) = MemoryCgroup::unlimited("pod")? else {
+        return skip("memory_cgroup", "no cgroup with a memory limit can be made");
+    };
+    let folder = tempfile::tempdir()?;
+    let daemon = without_kernel_log(|| daemon(folder.path()))?;
+    // The last sample is far from the limit, and near it.
+    for (hold, verdicts) in [
+        (0, &["oom_killed", "oom_killed_cgroup"][..]),
+        (HELD, &["oom_killed_cgroup"]),
+    ] {
+        let container = pod.below("container")?;
+        let mut workload = start(&container, hold / MIB)?;
+        let limit = (container.current_bytes()? + MIB).max(LIMIT);
+        container.limit(limit)?;
+        row(&daemon, workload.pid())?;
+        thread::sleep(SAMPLED);
+        let pid = workload.pid();
+        workload.go()?;
+        let (status, _) = workload.reap()?;
+        drop(container);
+        ensure!(status == libc::SIGKILL as u32, "wait4 says {status:#x}");
+        let report = death(&daemon, pid)?;
+        println!("{report:#}");
+        let is_one = verdicts.iter().any(|verdict| report["verdict"] == *verdict);
+        ensure!(is_one, "{}", report["verdict"]);
+        ensure!(report["cgroup"]["limit_bytes"] == limit, "not {limit}");
+    }
+    Ok(())
+}
+
 /// Workers whose deaths are counted.
 fn worker_deaths(daemon: &Daemon) -> Result<u64> {
     let metrics = daemon.metrics()?;
