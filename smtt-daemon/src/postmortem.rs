@@ -268,11 +268,10 @@ impl Watcher {
         if let Some(log) = &self.log {
             case.outside.kernel_log = log.about(subject);
         }
-        let sender = case.signals.iter().rev().map(|note| &note.what.sent);
-        let sender = sender
-            .filter(|sent| !sent.from_kernel)
-            .map(|sent| sent.sender_pid);
-        if let Some(pid) = sender.into_iter().next() {
+        let decisive = case.decisive().and_then(|(_, note)| note);
+        let sent = decisive.map(|note| &note.what.sent);
+        if let Some(sent) = sent.filter(|sent| !sent.from_kernel) {
+            let pid = sent.sender_pid;
             let read: Box<dyn FnOnce() -> _ + Send> = Box::new(move || program(pid));
             let wanted = vec![(u64::from(pid), share, read)];
             let found = self.programs.read(wanted, READS_WAIT).into_iter().next();

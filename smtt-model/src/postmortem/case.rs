@@ -12,6 +12,12 @@ const CAUSE_NS: u64 = 120_000_000_000;
 /// Share of its limit, in hundredths, that a cgroup had reached when the limit was the cause.
 pub const FULL_PERCENT: u64 = 97;
 
+const SIGKILL: u32 = 9;
+/// Signals that ask a process to stop; a JVM then exits with 128 and the signal.
+const STOPS: [u32; 3] = [15, 2, 1];
+/// Signals of a program's error.
+pub(super) const CRASHES: [u32; 6] = [4, 5, 6, 7, 8, 11];
+
 /// What the JVM ran out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhaustion {
@@ -229,6 +235,32 @@ impl Case {
         all.find(|note| note.what.sent.signal == number)
     }
 
+    /// The signal that ended it, or to which it ended, and its record. A JVM that does not stop in time is killed: the first
+    /// signal that asked it to stop decides, and the first that another process sent where it crashed.
+    #[must_use]
+    pub fn decisive(&self) -> Option<(u32, Option<&Noted<SignalNote>>)> {
+        let end = self.end()?;
+        let number = match (end.signal(), end.exit_code()) {
+            (Some(number), _) => number,
+            (None, code) => STOPS.into_iter().find(|stop| code == Some(128 + stop))?,
+        };
+        let from = self.died_ns.saturating_sub(CAUSE_NS);
+        let decides = |note: &&Noted<SignalNote>| {
+            let sent = &note.what.sent;
+            let is_of_kind = match number {
+                SIGKILL => sent.signal == number || STOPS.contains(&sent.signal),
+                _ if CRASHES.contains(&number) => {
+                    CRASHES.contains(&sent.signal) && sent.sender_pid != self.who.pid
+                }
+                _ => sent.signal == number,
+            };
+            is_of_kind && note.time_ns >= from && self.child.is_none()
+        };
+        let all = self.signals.iter().filter(decides);
+        let first = all.min_by_key(|note| note.time_ns);
+        Some((number, first.or_else(|| self.signal(number))))
+    }
+
     /// Whether the OOM killer chose it.
     #[must_use]
     pub fn is_oom_victim(&self) -> bool {
@@ -245,15 +277,16 @@ impl Case {
     /// The error of the JVM that may be the cause: an uncaught one before what the JVM reports, the last one first.
     #[must_use]
     pub fn out_of_memory(&self) -> Option<&Noted<Exhausted>> {
-        let is_memory = |note: &&Noted<Exhausted>| {
-            !note.what.uncaught
-                || note.what.description.contains("OutOfMemoryError")
-                || note.what.description.contains("OutOfDirectMemoryError")
-        };
         let uncaught = self.recent().filter(|note| note.what.uncaught);
         uncaught
             .chain(self.recent().filter(|note| !note.what.uncaught))
-            .find(is_memory)
+            .find(|note| is_memory(&note.what))
+    }
+
+    /// Whether an error that no code caught says that memory ran out, at this time at the latest.
+    pub(super) fn ran_out(&self, until_ns: u64) -> bool {
+        self.recent()
+            .any(|note| note.what.uncaught && note.time_ns <= until_ns && is_memory(&note.what))
     }
 
     fn recent(&self) -> impl Iterator<Item = &Noted<Exhausted>> {
@@ -280,6 +313,13 @@ impl Case {
     pub fn largest(&self, figure: impl Fn(&MemorySample) -> Option<u64>) -> Option<u64> {
         self.samples.iter().filter_map(figure).max()
     }
+}
+
+fn is_memory(exhausted: &Exhausted) -> bool {
+    let text = &exhausted.description;
+    !exhausted.uncaught
+        || text.contains("OutOfMemoryError")
+        || text.contains("OutOfDirectMemoryError")
 }
 
 /// Name of a signal.

@@ -1,7 +1,7 @@
 //! The rules that judge a death, as data: the first one that applies gives the verdict.
 
 use super::Verdict;
-use super::case::{Case, CgroupLimits, Exhaustion, FULL_PERCENT, signal_name};
+use super::case::{CRASHES, Case, CgroupLimits, Exhaustion, FULL_PERCENT, signal_name};
 use crate::decode::SignalSent;
 use crate::state::{Noted, SignalNote};
 use crate::units::bytes;
@@ -34,15 +34,9 @@ const fn rule(name: &'static str, judge: fn(&Case) -> Option<Judged>) -> Rule {
     Rule { name, judge }
 }
 
-const SIGINT: u32 = 2;
-const SIGHUP: u32 = 1;
 const SIGABRT: u32 = 6;
 const SIGKILL: u32 = 9;
 const SIGTERM: u32 = 15;
-/// Signals of a program's error.
-const CRASHES: [u32; 6] = [4, 5, SIGABRT, 7, 8, 11];
-/// Exit codes of a JVM after a signal that asks it to stop: 128 and the signal.
-const ASKED: [u32; 3] = [SIGTERM, SIGINT, SIGHUP];
 /// HotSpot's exit code with `ExitOnOutOfMemoryError`.
 const EXIT_ON_OUT_OF_MEMORY: u32 = 3;
 /// Spark's exit code after an uncaught `OutOfMemoryError`.
@@ -211,13 +205,23 @@ fn out_of_memory(case: &Case) -> Option<Judged> {
         end.and_then(|end| end.signal()),
     );
     let told = case.out_of_memory();
-    let uncaught = told.is_some_and(|note| note.what.uncaught);
-    // A command of -XX:OnOutOfMemoryError is a child of the JVM.
-    // A JVM that crashes ends itself by a signal, so its own do not count.
+    let note = case.decisive().and_then(|(_, note)| note);
+    let uncaught = case.ran_out(note.map_or(u64::MAX, |note| note.time_ns));
+    let killed_by = note.filter(|note| uncaught && note.what.sent.sender_pid != case.who.pid);
+    let killed_by = killed_by.map(|note| {
+        let signal = signal_name(note.what.sent.signal);
+        format!("{} then killed it with {signal}", sender(case, note))
+    });
+    // A command of -XX:OnOutOfMemoryError is a child of the JVM, which reports the error after the command. A JVM that
+    // crashes ends itself by a signal, so its own do not count.
     let own_command = case.has_option("-XX:OnOutOfMemoryError")
-        && decisive(case)
-            .and_then(|(_, note)| note)
-            .is_some_and(|note| note.what.from_own && note.what.sent.sender_pid != case.who.pid);
+        && note.is_some()
+        && case.signals.iter().any(|note| {
+            let sent = &note.what.sent;
+            note.what.from_own
+                && sent.sender_pid != case.who.pid
+                && matches!(sent.signal, SIGTERM | SIGKILL)
+        });
     let how = match (code, signal) {
         (Some(SPARK_OUT_OF_MEMORY), _) => "Spark then ended the process with exit code 52".into(),
         (Some(EXIT_ON_OUT_OF_MEMORY), _)
@@ -229,9 +233,11 @@ fn out_of_memory(case: &Case) -> Option<Judged> {
             "-XX:+CrashOnOutOfMemoryError then ended the process".into()
         }
         _ if own_command => "the command of -XX:OnOutOfMemoryError then ended the process".into(),
+        _ if killed_by.is_some() => killed_by.unwrap_or_default(),
         (Some(code), _) if uncaught && code != 0 => {
             format!("the process then ended with exit code {code}")
         }
+        (_, Some(signal)) if uncaught => format!("{} then ended it", signal_name(signal)),
         // The application went on.
         _ => return None,
     };
@@ -261,14 +267,12 @@ fn crash(case: &Case) -> Option<Judged> {
     let signal = end.signal().filter(|signal| CRASHES.contains(signal));
     // HotSpot reports a crash and ends itself with SIGABRT.
     let signal = signal?;
-    let sent = CRASHES.iter().find_map(|number| {
-        let note = case.signal(*number)?;
-        (note.what.sent.sender_pid != case.who.pid).then_some((*number, note))
-    });
+    let note = case.decisive().and_then(|(_, note)| note);
+    let sent = note.filter(|note| note.what.sent.sender_pid != case.who.pid);
     let why = match sent {
-        Some((number, note)) => format!(
+        Some(note) => format!(
             "The JVM crashed by {}, which {} sent",
-            signal_name(number),
+            signal_name(note.what.sent.signal),
             sender(case, note)
         ),
         None => format!("The JVM crashed and ended by {}", signal_name(signal)),
@@ -284,20 +288,9 @@ fn crash(case: &Case) -> Option<Judged> {
     Some((Verdict::Crashed, format!("{why}{report}.")))
 }
 
-/// The signal that asked the JVM to stop, or that killed it.
-fn decisive(case: &Case) -> Option<(u32, Option<&Noted<SignalNote>>)> {
-    let end = case.jvm_end.as_ref()?;
-    if let Some(signal) = end.signal() {
-        return Some((signal, case.signal(signal)));
-    }
-    let code = end.exit_code()?;
-    let asked = ASKED.iter().find(|signal| code == 128 + **signal)?;
-    Some((*asked, case.signal(*asked)))
-}
-
 /// The parent of an executor is Spark's worker, or what the cluster manager started it with.
 fn stopped(case: &Case) -> Option<Judged> {
-    let (signal, note) = decisive(case)?;
+    let (_, note) = case.decisive()?;
     let note = note?;
     let sent = &note.what.sent;
     if sent.from_kernel {
@@ -321,13 +314,14 @@ fn stopped(case: &Case) -> Option<Judged> {
         format!(
             "{}, {who}, stopped it with {}.",
             sentence_case(&sender(case, note)),
-            signal_name(signal)
+            signal_name(sent.signal)
         ),
     ))
 }
 
 fn killed(case: &Case) -> Option<Judged> {
-    let (signal, note) = decisive(case)?;
+    let (ended, note) = case.decisive()?;
+    let signal = note.map_or(ended, |note| note.what.sent.signal);
     let who = match note {
         Some(note) if note.what.from_own => {
             format!("{}, a process of the executor itself,", sender(case, note))
@@ -335,15 +329,11 @@ fn killed(case: &Case) -> Option<Judged> {
         Some(note) => sender(case, note),
         None => "a process that is not known".into(),
     };
-    let with = if case
-        .jvm_end
-        .as_ref()
-        .and_then(|end| end.exit_code())
-        .is_some()
-    {
-        format!("; the JVM then ended with exit code {}", 128 + signal)
-    } else {
-        String::new()
+    let code = case.jvm_end.as_ref().and_then(|end| end.exit_code());
+    let with = match code {
+        Some(code) => format!("; the JVM then ended with exit code {code}"),
+        None if ended != signal => format!("; {} then ended it", signal_name(ended)),
+        None => String::new(),
     };
     Some((
         Verdict::KilledBySignal,
