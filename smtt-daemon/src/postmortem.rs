@@ -151,7 +151,7 @@ impl Watcher {
                 watched.see_after();
             }
         }
-        {
+        let lost = {
             let mut state = shared.state();
             for (key, sample) in &samples {
                 state.sample_memory(*key, sample);
@@ -159,7 +159,9 @@ impl Watcher {
             if self.due.is_empty() {
                 self.due = state.deaths_due(now.saturating_sub(SETTLED_NS));
             }
-        }
+            state.take_deaths_lost()
+        };
+        keeper.lose(lost);
         self.read_options(&living);
         self.judge(shared, keeper);
         self.judge_in_advance(shared, keeper, &living);
@@ -200,7 +202,11 @@ impl Watcher {
             let Some((key, child)) = due.next() else {
                 break;
             };
-            let Some(mut case) = shared.state().case(key, child) else {
+            let is_child = child.is_some();
+            let case = shared.state().case(key, child);
+            let Some(mut case) = case else {
+                // The state counts executors.
+                keeper.lose(u64::from(is_child));
                 continue;
             };
             if case.child.is_some() && !is_python_death(&case) {
@@ -235,7 +241,7 @@ impl Watcher {
         }
         let is_watched = |pid| living.iter().any(|executor| executor.pid == pid);
         self.in_advance.see_left(keeper, is_watched);
-        let unreported = unreported(shared, &self.due);
+        let unreported = unreported(shared);
         if !self
             .in_advance
             .is_due(!living.is_empty() || !unreported.is_empty())
@@ -333,17 +339,12 @@ fn living(shared: &Shared) -> Vec<Living> {
 }
 
 /// Executors that are dead and not reported yet, with their users.
-fn unreported(shared: &Shared, due: &[(u64, Option<Noted<ChildEnd>>)]) -> Vec<(u64, u32)> {
-    let is_due = |key: u64| due.iter().any(|(of, child)| *of == key && child.is_none());
+fn unreported(shared: &Shared) -> Vec<(u64, u32)> {
     let state = shared.state();
     let all = state.executors().iter();
-    all.filter(|(key, executor)| {
-        executor.died_ns.is_some()
-            && executor.described.is_some()
-            && (executor.is_death_untold() || is_due(**key))
-    })
-    .map(|(key, executor)| (*key, executor.share.or(executor.uid).unwrap_or_default()))
-    .collect()
+    all.filter(|(_, executor)| executor.is_death_unjudged() && executor.described.is_some())
+        .map(|(key, executor)| (*key, executor.share.or(executor.uid).unwrap_or_default()))
+        .collect()
 }
 
 /// Whether a child that a signal ended was a Python worker that something else than Spark ended: Spark's own daemon and

@@ -219,7 +219,7 @@ pub struct Deaths {
     /// Reports that wait for the disk.
     #[serde(default)]
     pub waiting: u64,
-    /// Reports that were lost because neither disk nor memory had room.
+    /// Reports that were lost because neither disk nor memory had room, and deaths whose executors had to leave the table first.
     #[serde(default)]
     pub lost: u64,
     /// Why reports cannot be written; empty where they can.

@@ -177,6 +177,7 @@ pub struct State {
     stranger_faults: FaultCounters,
     /// Executors that found no room.
     executors_refused: u64,
+    deaths_lost: u64,
     /// The kernel side's own counters.
     kernel: [u64; COUNTERS],
     /// What became of events.
@@ -207,6 +208,7 @@ impl State {
             rowless: Rowless::default(),
             stranger_faults: FaultCounters::default(),
             executors_refused: 0,
+            deaths_lost: 0,
             kernel: [0; COUNTERS],
             counts: AggregateCounts::default(),
             expired: VecDeque::new(),
@@ -318,6 +320,7 @@ impl State {
             return;
         };
         self.unsettle(&executor);
+        self.deaths_lost += u64::from(executor.is_death_unjudged() && executor.described.is_some());
         self.rowless.set(key, executor.counters);
         self.forgotten_marker = sum_of(self.forgotten_marker, executor.marker_counts());
         self.other_walks.add(&executor.all_walks.life);

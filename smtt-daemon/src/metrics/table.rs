@@ -206,7 +206,7 @@ metrics! {
     POSTMORTEM_UP "smtt_postmortem_up" Gauge &[],
         "Whether reports about dead executors can be written to their folder", "no reports are written";
     REPORTS_LOST "smtt_postmortem_reports_lost_total" Counter &[],
-        "Reports about dead executors that were given up because they could not be written", "no reports are written";
+        "Reports about dead executors that were given up: they could not be written, or the daemon's table of executors was full", "no reports are written";
     EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
         "Executors that were refused because the daemon's table was full", "";
     STATE_BYTES "smtt_state_bytes" Gauge &[],

@@ -101,6 +101,11 @@ impl Keeper {
         self.news.notify_all();
     }
 
+    /// Counts deaths that no report can say anything about.
+    pub fn lose(&self, deaths: u64) {
+        self.kept().lost += deaths;
+    }
+
     /// What the daemon before left of executors that run, once; `None` until it is read, and where nothing is written.
     pub fn left(&self) -> Option<(Vec<Report>, bool)> {
         self.kept().left.as_mut().map(std::mem::take)

@@ -146,12 +146,15 @@ pub struct Case {
 }
 
 impl State {
-    /// What is known of a death that [`State::deaths_due`] named; `None` where the executor has no row any more.
+    /// What is known of a death that [`State::deaths_due`] named, to judge it; `None` where the executor has no row any more.
     #[must_use]
-    pub fn case(&self, executor: u64, child: Option<Noted<ChildEnd>>) -> Option<Case> {
+    pub fn case(&mut self, executor: u64, child: Option<Noted<ChildEnd>>) -> Option<Case> {
         let died_ns = match &child {
             Some(child) => child.time_ns,
-            None => self.executors().get(&executor)?.died_ns?,
+            None => {
+                self.see_judged(executor);
+                self.executors().get(&executor)?.died_ns?
+            }
         };
         self.case_at(executor, child, died_ns)
     }

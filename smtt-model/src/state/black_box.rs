@@ -261,8 +261,10 @@ pub struct BlackBox {
     before_child_tried_ns: Option<u64>,
     /// The task of each thread, by its id in the initial pid namespace.
     threads: BTreeMap<u32, u64>,
-    /// Whether the executor's death is reported.
+    /// Whether the executor's death is named to be judged.
     pub(super) told: bool,
+    /// Whether its death is judged.
+    pub(super) judged: bool,
     /// Reported deaths of children, by process.
     pub(super) children_told: Vec<u32>,
 }

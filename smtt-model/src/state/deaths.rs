@@ -9,6 +9,8 @@ pub(super) const CHILD_DEATHS: usize = 16;
 const TOGETHER_NS: u64 = 1_000_000_000;
 /// Longest time from a signal to the end of a process that gives much memory back, in nanoseconds.
 const ENDING_NS: u64 = 10_000_000_000;
+/// Time for which the row of a dead executor stays until its death is judged, in nanoseconds: that is done once per second.
+const JUDGED_NS: u64 = 5_000_000_000;
 /// A signal that no process survives.
 const SIGKILL: u32 = 9;
 
@@ -77,6 +79,28 @@ impl Executor {
 }
 
 impl State {
+    /// Whether the row of a dead executor stays: its death is not judged yet. Where no watcher runs it does not stay for ever.
+    pub(super) fn awaits_judgement(&self, key: u64) -> bool {
+        self.executors.get(&key).is_some_and(|executor| {
+            executor.is_death_unjudged()
+                && executor
+                    .died_ns
+                    .is_some_and(|died_ns| self.now_ns.saturating_sub(died_ns) < JUDGED_NS)
+        })
+    }
+
+    /// The death of an executor is being judged.
+    pub(crate) fn see_judged(&mut self, executor: u64) {
+        if let Some(executor) = self.executors.get_mut(&executor) {
+            executor.black_box.judged = true;
+        }
+    }
+
+    /// Executors whose rows went after their deaths and before these were judged, since the last call.
+    pub fn take_deaths_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.deaths_lost)
+    }
+
     /// Ends that are old enough to be explained, by executor, each once: facts that were under way have arrived. A child
     /// comes with its end, the executor itself without.
     pub fn deaths_due(&mut self, until_ns: u64) -> Vec<(u64, Option<Noted<ChildEnd>>)> {

@@ -170,11 +170,11 @@ impl HeapBytes for RddKey {
 }
 
 impl Executor {
-    /// Whether it is dead and [`super::State::deaths_due`] has not named it yet.
+    /// Whether it is dead and [`super::State::case`] has not been asked for its death yet.
     #[must_use]
-    pub fn is_death_untold(&self) -> bool {
+    pub fn is_death_unjudged(&self) -> bool {
         let notes = &self.black_box;
-        self.died_ns.is_some() && !notes.told && !notes.replaced
+        self.died_ns.is_some() && !notes.judged && !notes.replaced
     }
 
     /// A new row.

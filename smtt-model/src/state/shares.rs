@@ -337,14 +337,17 @@ impl State {
         }
     }
 
-    /// The executor that died first, of those that `may_lose` selects by key and user.
+    /// The executor that died first, of those that `may_lose` selects by key and user; of those whose deaths are not judged
+    /// only where there is no other.
     fn oldest_dead(&self, may_lose: impl Fn(u64, User) -> bool) -> Option<u64> {
         self.executors
             .iter()
             .filter(|(key, executor)| may_lose(**key, executor.share))
-            .filter_map(|(key, executor)| Some((executor.died_ns?, *key)))
+            .filter_map(|(key, executor)| {
+                Some((executor.is_death_unjudged(), executor.died_ns?, *key))
+            })
             .min()
-            .map(|(_, key)| key)
+            .map(|(.., key)| key)
     }
 
     fn evict(&mut self, key: u64) {
@@ -427,16 +430,16 @@ impl State {
             .map(|(_, key)| key)
     }
 
-    /// Removes the oldest dead executor of the user with the most executors; users with less than an even share lose
-    /// none.
+    /// Removes the oldest dead executor of the user with the most executors, if its death is judged; users with less than
+    /// an even share lose none.
     pub(super) fn evict_dead(&mut self) -> bool {
         let even = self.executors.len() / self.shares.users.len().max(1);
         let mut users: Vec<_> = self.shares.users.uses.iter().collect();
         users.retain(|(_, used)| used.executors >= even);
         sort_by_key(&mut users, |(_, used)| std::cmp::Reverse(used.executors));
-        let dead = users
-            .into_iter()
-            .find_map(|(user, _)| self.oldest_dead(|_, owner| owner == *user));
+        let dead = users.into_iter().find_map(|(user, _)| {
+            self.oldest_dead(|key, owner| owner == *user && !self.awaits_judgement(key))
+        });
         match dead {
             Some(key) => {
                 self.evict(key);
