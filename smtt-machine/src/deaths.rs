@@ -33,6 +33,18 @@ const OPTIONS: &[&str] = &[
     "-XX:+HeapDumpOnOutOfMemoryError",
     "-XX:ErrorFile=",
 ];
+/// Options of `java` whose value is the next word.
+const WITH_VALUE: &[&str] = &[
+    "-cp",
+    "-classpath",
+    "--class-path",
+    "-p",
+    "--module-path",
+    "--add-modules",
+    "--add-exports",
+    "--add-opens",
+    "--add-reads",
+];
 /// Lines of the kernel's log that are kept, and read at a time.
 const LOG_LINES: usize = 64;
 const LOG_READS: usize = 512;
@@ -119,9 +131,17 @@ pub fn program(pid: u32) -> Option<String> {
 /// The same class in a command line.
 #[must_use]
 pub fn program_of(line: &[u8]) -> Option<String> {
-    let mut after_java = words(line).skip(1);
-    let class = after_java.find(|word| !word.starts_with('-') && word.starts_with("org.apache."));
-    class.map(|class| printable(&class, OPTION_MAX))
+    let mut words = line.split(|byte| *byte == 0);
+    let launcher = words.next()?.rsplit(|byte| *byte == b'/').next()?;
+    let mut class = words.next().filter(|_| launcher == b"java")?;
+    while class.starts_with(b"-") {
+        if WITH_VALUE.iter().any(|option| option.as_bytes() == class) {
+            words.next();
+        }
+        class = words.next()?;
+    }
+    let is_known = class.starts_with(b"org.apache.");
+    is_known.then(|| printable(&String::from_utf8_lossy(class), OPTION_MAX))
 }
 
 /// Text for a terminal: without control characters, and bounded.
@@ -335,7 +355,24 @@ mod tests {
             class.as_deref(),
             Some("org.apache.spark.executor.CoarseGrainedExecutorBackend")
         );
-        assert_eq!(program_of(b"sh\0-c\0kill 7"), None);
+        let of = |line: &str| program_of(line.replace(' ', "\0").as_bytes());
+        assert_eq!(of("sh -c kill"), None);
+        // Other programs, and JVMs with another class, have such words too.
+        for other in [
+            "kill org.apache.spark.deploy.worker.Worker",
+            "/opt/javac org.apache.spark.deploy.worker.Worker",
+            "java -cp org.apache.jar Main org.apache.spark.deploy.worker.Worker",
+            "java -jar own.jar org.apache.spark.deploy.worker.Worker",
+            "java --class-path",
+            "",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+        let manager = "org.apache.hadoop.yarn.server.nodemanager.NodeManager";
+        let line = format!(
+            "/jdk/bin/java -Xmx1g -classpath a:b --add-opens java.base/x=ALL {manager} org.apache.x"
+        );
+        assert_eq!(of(&line).as_deref(), Some(manager));
         assert_eq!(printable("a\u{1b}[1mb", 200), "a\u{fffd}[1mb");
     }
 
