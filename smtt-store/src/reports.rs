@@ -96,6 +96,13 @@ fn crc32(text: &[u8]) -> u32 {
     })
 }
 
+/// Waits until the names in a folder are on the disk.
+fn sync(folder: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    tests::see_sync(folder);
+    File::open(folder)?.sync_all()
+}
+
 /// The line after a text.
 fn seal(text: &[u8]) -> String {
     SEAL.replace("00000000", &format!("{:08x}", crc32(text)))
@@ -196,11 +203,15 @@ impl Reports {
         let bytes = space(text.len() as u64);
         let removed = self.shrink(bytes, 1, share_of)?;
         let folder = folder_of(&self.path, uid);
-        make(&folder, self.gid)?;
+        if !folder.is_dir() {
+            make(&folder, self.gid)?;
+            sync(&self.path)?;
+        }
         let part = folder.join(format!(".{PREFIX}{id}{IN_PROGRESS}"));
         let written = self
             .write(&part, &text)
-            .and_then(|()| fs::rename(&part, folder.join(format!("{PREFIX}{id}{SUFFIX}"))));
+            .and_then(|()| fs::rename(&part, folder.join(format!("{PREFIX}{id}{SUFFIX}"))))
+            .and_then(|()| sync(&folder));
         if let Err(error) = written {
             let _ = fs::remove_file(&part);
             return Err(error);
@@ -221,7 +232,8 @@ impl Reports {
         let part = self.path.join(format!(".{LIVING}{IN_PROGRESS}"));
         let written = self
             .write(&part, &text)
-            .and_then(|()| fs::rename(&part, self.path.join(LIVING)));
+            .and_then(|()| fs::rename(&part, self.path.join(LIVING)))
+            .and_then(|()| sync(&self.path));
         if written.is_err() {
             let _ = fs::remove_file(&part);
         }
@@ -576,6 +588,34 @@ mod tests {
         fs::write(&path, text).expect("written");
         let damaged = reports.in_advance().expect_err("damaged").to_string();
         assert!(damaged.contains("checksum"), "{damaged}");
+    }
+
+    thread_local! {
+        static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn see_sync(folder: &Path) {
+        SYNCED.with_borrow_mut(|all| all.push(folder.to_owned()));
+    }
+
+    #[test]
+    fn names_of_reports_are_on_the_disk_before_they_count_as_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, user) = (folder.path().to_owned(), folder.path().join("uid=1"));
+        let mut reports = Reports::take(&root, None, ANY).expect("taken");
+        reports.add(&report(1, 5, 10), &own).expect("written");
+        let synced = || SYNCED.take();
+        assert_eq!(
+            synced(),
+            [root.clone(), user.clone()],
+            "a new folder, and its file"
+        );
+        reports.add(&report(1, 6, 10), &own).expect("written");
+        assert_eq!(synced(), [user]);
+        reports
+            .keep_in_advance(&InAdvance::default())
+            .expect("written");
+        assert_eq!(synced(), [root]);
     }
 
     #[test]
