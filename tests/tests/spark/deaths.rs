@@ -83,6 +83,7 @@ fn deaths(daemon: &LabDaemon<'_>, application: &str, count: usize) -> Result<Vec
 /// The page of the only death, whose verdict must be this one.
 fn page(daemon: &LabDaemon<'_>, run: &Run, verdict: &str) -> Result<Value> {
     let rows = deaths(daemon, &run.submitted.application_id()?, 1)?;
+    ensure!(rows.len() == 1, "more than one death: {rows:#?}");
     let id = rows[0]["id"].as_str().context("no id")?;
     ensure!(rows[0]["verdict"] == verdict, "not {verdict}: {rows:#?}");
     let page = daemon.json(&["postmortem", id])?;
