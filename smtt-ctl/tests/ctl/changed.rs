@@ -89,9 +89,10 @@ fn changed(random: &mut Random, answer: &[u8]) -> Vec<u8> {
                 bytes.drain(at..end);
             }
             _ => {
-                let value = value(random, &bytes);
                 let other = VALUES[random.below(VALUES.len())];
-                value.map(|at| drop(bytes.splice(at, other.iter().copied())));
+                if let Some(at) = value(random, &bytes) {
+                    bytes.splice(at, other.iter().copied());
+                }
             }
         }
         if bytes.is_empty() {
