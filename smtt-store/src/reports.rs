@@ -69,6 +69,8 @@ pub struct Reports {
     bounds: Bounds,
     users: BTreeMap<u32, Part>,
     removed: u64,
+    /// Ids of those removed since the last call of [`Reports::take_removed`].
+    removed_ids: Vec<String>,
     _lock: Flock<File>,
 }
 
@@ -178,22 +180,20 @@ impl Reports {
             bounds,
             users,
             removed: 0,
+            removed_ids: Vec::new(),
             _lock: lock,
         };
         reports.shrink(0, 0, &|uid| uid)?;
+        reports.removed_ids = Vec::new();
         Ok(reports)
     }
 
-    /// Writes a report; older ones of the user with the most make room. `share_of` names the user whose share a user uses.
-    /// Returns the removed reports.
+    /// Writes a report; older ones of the user with the most make room, also where it cannot be written then. `share_of`
+    /// names the user whose share a user uses.
     ///
     /// # Errors
     /// When it cannot be written, as on a full disk. No part of it stays.
-    pub fn add(
-        &mut self,
-        report: &Report,
-        share_of: &impl Fn(u32) -> u32,
-    ) -> io::Result<Vec<String>> {
+    pub fn add(&mut self, report: &Report, share_of: &impl Fn(u32) -> u32) -> io::Result<()> {
         let (id, uid) = (&report.row.id, report.row.who.uid.unwrap_or(u32::MAX));
         if !is_id(id) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -201,7 +201,7 @@ impl Reports {
         let mut text = serde_json::to_vec(report)?;
         text.extend(seal(&text).into_bytes());
         let bytes = space(text.len() as u64);
-        let removed = self.shrink(bytes, 1, share_of)?;
+        self.shrink(bytes, 1, share_of)?;
         let folder = folder_of(&self.path, uid);
         if !folder.is_dir() {
             make(&folder, self.gid)?;
@@ -219,7 +219,12 @@ impl Reports {
         let own = self.users.entry(uid).or_default();
         let before = own.reports.insert(id.clone(), bytes).unwrap_or(0);
         own.bytes = own.bytes + bytes - before;
-        Ok(removed)
+        Ok(())
+    }
+
+    /// The reports that made room for others since the last call.
+    pub fn take_removed(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.removed_ids)
     }
 
     /// Writes the reports in advance, in place of the last ones.
@@ -280,13 +285,7 @@ impl Reports {
     }
 
     /// Removes reports until so many bytes and files more have room.
-    fn shrink(
-        &mut self,
-        bytes: u64,
-        files: u64,
-        share_of: &impl Fn(u32) -> u32,
-    ) -> io::Result<Vec<String>> {
-        let mut removed = Vec::new();
+    fn shrink(&mut self, bytes: u64, files: u64, share_of: &impl Fn(u32) -> u32) -> io::Result<()> {
         loop {
             let (held, count) = self.usage();
             if held + bytes <= self.bounds.bytes && count + files <= self.bounds.files {
@@ -320,9 +319,9 @@ impl Reports {
                 }
             }
             self.removed += 1;
-            removed.push(id);
+            self.removed_ids.push(id);
         }
-        Ok(removed)
+        Ok(())
     }
 
     /// Disk space and number of the reports.

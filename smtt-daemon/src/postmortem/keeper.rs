@@ -91,9 +91,10 @@ impl Keeper {
         }
         self.insert(&mut kept.rows, report.row.clone());
         if kept.waiting.len() >= WAITING {
-            self.remove_one(&mut kept.waiting, |report| report.row.who.uid);
-            if self.folder.is_some() {
+            let given_up = self.remove_one(&mut kept.waiting, |report| report.row.who.uid);
+            if let (Some(report), Some(_)) = (given_up, &self.folder) {
                 kept.lost += 1;
+                kept.rows.retain(|row| row.id != report.row.id);
             }
         }
         kept.waiting.push_back(Arc::new(report));
@@ -224,11 +225,10 @@ impl Keeper {
         (kept.waiting.front().cloned(), kept.in_advance.take())
     }
 
-    fn written(&self, report: &Arc<Report>, removed: &[String]) {
+    fn written(&self, report: &Arc<Report>) {
         let mut kept = self.kept();
         kept.failing.clear();
         kept.waiting.retain(|waiting| !Arc::ptr_eq(waiting, report));
-        kept.rows.retain(|row| !removed.contains(&row.id));
     }
 
     /// The reports that wait for the disk, as many as have room beside those in advance.
@@ -307,14 +307,14 @@ impl Keeper {
         let Some(report) = report else {
             return true;
         };
-        match reports.add(&report, &|uid| self.owners.share_of(uid)) {
-            Ok(removed) => self.written(&report, &removed),
-            Err(error) => {
-                self.failed(&error);
-                return false;
-            }
+        let added = reports.add(&report, &|uid| self.owners.share_of(uid));
+        let removed = reports.take_removed();
+        self.kept().rows.retain(|row| !removed.contains(&row.id));
+        match &added {
+            Ok(()) => self.written(&report),
+            Err(error) => self.failed(error),
         }
-        true
+        added.is_ok()
     }
 }
 
@@ -330,7 +330,7 @@ impl Keeper {
     }
 
     /// Removes the oldest entry of the user whose share has the most: subordinate ids use that of their owner.
-    fn remove_one<T>(&self, all: &mut VecDeque<T>, user: impl Fn(&T) -> Option<u32>) {
+    fn remove_one<T>(&self, all: &mut VecDeque<T>, user: impl Fn(&T) -> Option<u32>) -> Option<T> {
         let share = |one: &T| user(one).map(|uid| self.owners.share_of(uid));
         let shares: Vec<Option<u32>> = all.iter().map(share).collect();
         let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
@@ -339,9 +339,7 @@ impl Keeper {
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
         let oldest = most.and_then(|(most, _)| shares.iter().position(|of| *of == most));
-        if let Some(at) = oldest {
-            all.remove(at);
-        }
+        all.remove(oldest?)
     }
 }
 

@@ -131,6 +131,16 @@ fn reports_that_were_given_up_are_counted_where_reports_are_written() {
     }
     assert_eq!(nowhere.writing(), None);
     assert_eq!(keeper.writing(), Some((true, 300 - 256)));
+    // The page of each row can be opened.
+    let rows = keeper.list(&ListQuery::default()).rows;
+    assert_eq!(rows.len(), 256);
+    for row in rows {
+        let query = ListQuery {
+            executor: Some(row.id),
+            ..ListQuery::default()
+        };
+        assert!(keeper.find(&query).expect("no disk is read").is_some());
+    }
 }
 
 #[test]

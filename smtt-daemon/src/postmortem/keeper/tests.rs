@@ -95,6 +95,29 @@ fn a_report_that_is_written_does_not_hide_that_those_in_advance_are_not() {
 }
 
 #[test]
+fn a_report_that_made_room_for_one_that_cannot_be_written_is_not_listed() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let bounds = Bounds {
+        bytes: 1 << 20,
+        files: 1,
+    };
+    let mut reports = Reports::take(scratch.path(), None, bounds).expect("taken");
+    let keeper = Keeper::new(Some(scratch.path().to_owned()));
+    keeper.add(report(1));
+    assert!(keeper.turn(&mut reports));
+    let mut other = report(2);
+    other.row.who.uid = Some(2);
+    // The folder of its user cannot be made.
+    fs::write(scratch.path().join("uid=2"), "").expect("written");
+    keeper.add(other);
+    assert!(!keeper.turn(&mut reports));
+    assert!(!reports.has(&report(1)), "it made room");
+    let rows = keeper.list(&ListQuery::default()).rows;
+    let pids: Vec<u32> = rows.iter().map(|row| row.who.pid).collect();
+    assert_eq!(pids, [2]);
+}
+
+#[test]
 fn what_cannot_be_read_for_a_while_is_read_later() {
     let scratch = tempfile::tempdir().expect("a folder");
     let (keeper, mut reports) = open(scratch.path());
