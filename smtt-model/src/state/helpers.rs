@@ -11,6 +11,8 @@ use crate::attribute::StageKey;
 
 /// Name of helpers whose code this version does not know.
 const OTHER: &str = "other";
+/// Most threads of a Python worker whose accounts the kernel side adds up.
+const WORKER_THREADS: u64 = 64;
 
 /// Sums over helpers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +110,7 @@ impl Tasks {
         let is_rest = used.flags & REST != 0;
         let more = HelperSum {
             threads: u64::from(!is_rest),
-            figures: Used::of_accounts(used),
+            figures: Used::of_threads(used, WORKER_THREADS),
         };
         let id = used.task_attempt_id;
         let outcome = self.helper_gains(id, Helper::PYTHON_WORKER, caps, &more);
@@ -316,6 +318,26 @@ mod tests {
             let sum = (over.helpers.threads, over.helpers.figures.account(CPU_NS));
             assert_eq!(sum, (1, Some(10)), "stage known first: {known_first}");
             assert!(over.rows == 0 && over.is_shown(), "{over:?}");
+        }
+    }
+
+    #[test]
+    fn threads_of_a_worker_may_wait_for_a_disk_at_the_same_time() {
+        let (mut tasks, caps) = (Tasks::default(), Caps::new(Limits::default(), 1 << 20));
+        tasks.used(&record(0, 7), &caps);
+        let mut worker = WorkerUsed {
+            used: record(5, 10),
+            ..WorkerUsed::default()
+        };
+        worker.used.present |= 1 << DISK_WAIT_NS;
+        // One wait more than 64 threads can have is none: the kernel may count it from the machine's start.
+        for (wait_ns, wanted) in [(64_001, None), (64_000, Some(64_000)), (2000, Some(66_000))] {
+            worker.used.accounts[DISK_WAIT_NS] = wait_ns;
+            let outcome = tasks.worker_used(&worker, 5000, &caps);
+            assert_eq!(outcome, Outcome::Applied);
+            let task = tasks.tasks.get(&TASK).expect("a task");
+            let figures = task.helpers[0].sum.figures;
+            assert_eq!(figures.account(DISK_WAIT_NS), wanted);
         }
     }
 

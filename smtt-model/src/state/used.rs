@@ -46,11 +46,17 @@ impl Used {
         add_each(&mut self.times, more.times);
     }
 
-    /// The accounts of a record. A wait for a disk that is longer than the record's time is absent: since Linux 6.12 the
-    /// kernel may count a wait from the thread's earlier wait on, or from the machine's start.
+    /// The accounts of a record about one thread.
     pub(crate) fn of_accounts(used: &TaskUsed) -> Self {
+        Self::of_threads(used, 1)
+    }
+
+    /// The accounts of a record about so many threads at most. A wait for a disk that is longer than the record's time, for
+    /// each of them, is absent: since Linux 6.12 the kernel may count a wait from the thread's earlier wait on, or from the
+    /// machine's start.
+    pub(super) fn of_threads(used: &TaskUsed, threads: u64) -> Self {
         let mut present = used.present & ((1 << ACCOUNTS) - 1);
-        if used.accounts[DISK_WAIT_NS] > used.duration_ns {
+        if used.accounts[DISK_WAIT_NS] > used.duration_ns.saturating_mul(threads) {
             present &= !(1 << DISK_WAIT_NS);
         }
         let mut accounts = used.accounts;
