@@ -1,6 +1,7 @@
 //! Replays of event sequences against the views: each event goes through the bytes of its record, as on the ring.
 
 mod bytes;
+mod deaths;
 mod ended_tasks;
 mod execution;
 mod fetches;
