@@ -44,10 +44,10 @@ fn the_packages_are_for_the_processor_and_their_jar_for_all() -> Result<()> {
     plan.out.set_file_name("both");
     let made = make(&paths, &plan)?;
     ensure!(made.packages().len() == 4, "{made:?}");
-    let folders = PACKAGED.map(|_| TempDir::new());
     let mut jars = Vec::new();
-    for (processor, folder) in PACKAGED.into_iter().zip(folders) {
-        let worker = made.of(&WORKER, processor)?.unpack(folder?.path())?;
+    for processor in PACKAGED {
+        let folder = TempDir::new()?;
+        let worker = made.of(&WORKER, processor)?.unpack(folder.path())?;
         jars.push(std::fs::read(worker.jar())?);
     }
     ensure!(jars[0] == jars[1], "the packages have different jars");
