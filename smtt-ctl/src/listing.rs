@@ -396,6 +396,12 @@ pub(super) fn footer(kind: &ListingKind, summary: &Summary) -> String {
             units::count(summary.executors_over_cap)
         ));
     }
+    if summary.executors_evicted > 0 {
+        text.push_str(&format!(
+            "not whole: {} living executors lost their rows to others: raise [limits] executors or state\n",
+            units::count(summary.executors_evicted)
+        ));
+    }
     text
 }
 

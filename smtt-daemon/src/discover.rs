@@ -11,7 +11,7 @@ mod slots;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -50,17 +50,39 @@ pub struct Found {
 
 /// Whether an executor that was handed on has to be found again. Clones are about the same executor.
 #[derive(Clone, Debug, Default)]
-pub struct Adoption(Arc<AtomicBool>);
+pub struct Adoption(Arc<Outcome>);
+
+#[derive(Debug, Default)]
+struct Outcome {
+    again: AtomicBool,
+    evictions: AtomicU32,
+}
 
 impl Adoption {
     /// The executor could not be adopted: it is found again after a pause.
     pub fn failed(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.again.store(true, Ordering::Release);
     }
 
-    /// Whether it failed since the last call.
-    fn take_failed(&self) -> bool {
-        self.0.swap(false, Ordering::Relaxed)
+    /// The executor lives and has lost its rows to other users: it is found again after a pause that doubles with each
+    /// eviction, because its rows may not find room then either.
+    pub fn evicted(&self) {
+        self.0.evictions.fetch_add(1, Ordering::Relaxed);
+        self.0.again.store(true, Ordering::Release);
+    }
+
+    /// Pause before the executor is found again, where that has to be since the last call.
+    fn take_pause(&self) -> Option<Duration> {
+        if !self.0.again.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        let evictions = self.0.evictions.load(Ordering::Relaxed);
+        Some(match evictions.checked_sub(1) {
+            None => FIRST_PAUSE,
+            Some(doubled) => EVICTED_PAUSE
+                .saturating_mul(1 << doubled.min(16))
+                .min(EVICTED_PAUSE_MAX),
+        })
     }
 }
 
@@ -111,6 +133,9 @@ struct Seen {
 /// executor is found after little more than the time in which the executor fetched it.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// Pause before an executor that lost its rows is found again: the first one, and the longest.
+const EVICTED_PAUSE: Duration = Duration::from_secs(10);
+const EVICTED_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// How long one scan waits for its helpers.
 const SCAN_TIME: Duration = Duration::from_secs(1);
 /// Inspections at a time.
@@ -183,9 +208,9 @@ impl Discoverer {
                 complained: None,
                 adoption: Adoption::default(),
             });
-            if seen.adoption.take_failed() {
+            if let Some(pause) = seen.adoption.take_pause() {
                 (seen.done, seen.handed_on) = (false, false);
-                seen.next_inspection = seen.next_inspection.max(now + FIRST_PAUSE);
+                seen.next_inspection = seen.next_inspection.max(now + pause);
             }
             if !seen.done && !seen.inspected && now >= seen.next_inspection {
                 due.push((seen.pause, pid));

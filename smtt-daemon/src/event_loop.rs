@@ -497,7 +497,7 @@ impl EventLoop {
                 let forgotten = self.shared.state().take_in(&tick, now);
                 self.shared.progress().enter(Step::ForgetExecutors);
                 for executor in forgotten {
-                    self.executors.forget(executor);
+                    self.executors.evicted(executor);
                     self.unattributed.forget(executor);
                     if let Err(error) = self.probes.leave_executor(executor) {
                         tracing::warn!("rows of a dead executor stay in the kernel: {error:#}");

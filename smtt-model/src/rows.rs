@@ -304,6 +304,10 @@ pub struct Summary {
     pub measured: Measured,
     /// Executors refused since the start because the table of executors was full.
     pub executors_over_cap: u64,
+    /// Living executors that lost their rows to those of others since the start. Each is found again after a pause, and its
+    /// counts begin anew.
+    #[serde(default)]
+    pub executors_evicted: u64,
     /// Earlier runs of the daemon with rows of these applications, which are listed below `/v1/earlier`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_runs: Vec<EarlierRun>,
@@ -370,6 +374,7 @@ impl State {
             page_faults_before_tracing: before_tracing.filter(|_| executors > 0).and_then(counted),
             measured,
             executors_over_cap: self.executors_over_cap().0,
+            executors_evicted: self.executors_evicted(),
             earlier_runs: Vec::new(),
             measured_since_unix_ms: None,
             earlier_left_out: 0,

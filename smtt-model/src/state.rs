@@ -177,6 +177,7 @@ pub struct State {
     stranger_faults: FaultCounters,
     /// Executors that found no room.
     executors_refused: u64,
+    executors_evicted: u64,
     deaths_lost: u64,
     /// The kernel side's own counters.
     kernel: [u64; COUNTERS],
@@ -208,6 +209,7 @@ impl State {
             rowless: Rowless::default(),
             stranger_faults: FaultCounters::default(),
             executors_refused: 0,
+            executors_evicted: 0,
             deaths_lost: 0,
             kernel: [0; COUNTERS],
             counts: AggregateCounts::default(),
@@ -293,6 +295,10 @@ impl State {
             }
             self.supersede(executor_pid(key), now_ns);
             let mut row = Executor::new(executor_pid(key), user, now_ns);
+            if self.rowless.contains(key) {
+                // Facts came before there was room.
+                row.resync.want();
+            }
             // Counts from before it had a row are in its totals, which are read again; sums must not fall until then.
             row.counters = self.rowless.take(key);
             row.share = share;
@@ -563,6 +569,12 @@ impl State {
     #[must_use]
     pub const fn executors_over_cap(&self) -> (u64, FaultCounters) {
         (self.executors_refused, self.stranger_faults)
+    }
+
+    /// Living executors that lost their rows to others.
+    #[must_use]
+    pub const fn executors_evicted(&self) -> u64 {
+        self.executors_evicted
     }
 }
 

@@ -53,6 +53,7 @@ pub fn sum(parts: impl Iterator<Item = Summary>) -> Summary {
             (&mut all.executors, part.executors),
             (&mut all.drivers, part.drivers),
             (&mut all.executors_over_cap, part.executors_over_cap),
+            (&mut all.executors_evicted, part.executors_evicted),
             (&mut all.earlier_left_out, part.earlier_left_out),
         ] {
             *sum = sum.saturating_add(figure);

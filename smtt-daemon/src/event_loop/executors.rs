@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use super::adoption::{Adopted, Adoptions};
 use super::resync::{RequestWriter, ResyncRequests};
 use crate::complaints::{Complaints, Named};
-use crate::discover::{Found, SlotFile, ThreadSlot};
+use crate::discover::{Adoption, Found, SlotFile, ThreadSlot};
 use crate::helpers::JobLimits;
 use crate::probes::Probes;
 use crate::timed_reads::{TimedReads, Wanted};
@@ -31,6 +31,7 @@ const NAMES: usize = 4096;
 struct Open {
     slots: Arc<SlotFile>,
     user: u32,
+    adoption: Adoption,
     /// Number of its pid namespace, where that is not the daemon's; 0 where it cannot be read.
     namespace: Option<u32>,
     /// Facts that the marker reported before its probes were attached. They count neither as attempted nor as lost.
@@ -147,6 +148,11 @@ impl Executors {
         if !found.is_alive() {
             return None;
         }
+        let adoption = found.adoption();
+        if !probes.is_traced(executor) {
+            self.not_traced(executor, &adoption);
+            return None;
+        }
         let rows = add_rows(probes, executor, &found, &threads);
         if let Err(error) = rows {
             let text = format!(
@@ -166,6 +172,7 @@ impl Executors {
         let open = Open {
             slots: Arc::new(found.slots),
             user: found.user,
+            adoption,
             namespace: found.namespace,
             reported_before,
             resync: ResyncRequests::new(now_ns),
@@ -346,6 +353,26 @@ impl Executors {
         } else if let Some(open) = self.open.get_mut(&executor) {
             open.workers.by_inner_id.retain(|_, known| *known != pid);
         }
+    }
+
+    /// Forgets an executor without rows in the state. One that lives is found again later.
+    pub fn evicted(&mut self, executor: u64) {
+        let open = self.open.get(&executor);
+        let adoption = open.map(|open| open.adoption.clone());
+        self.forget(executor);
+        if let Some(adoption) = adoption.filter(|_| proc::exists(executor_pid(executor))) {
+            self.not_traced(executor, &adoption);
+        }
+    }
+
+    /// A living executor has lost its rows.
+    fn not_traced(&mut self, executor: u64, adoption: &Adoption) {
+        adoption.evicted();
+        let text = format!(
+            "process {} is not traced for a while, because the daemon needs its rows for executors of others: raise [limits] executors or state",
+            executor_pid(executor)
+        );
+        self.warn_about(executor, Instant::now(), &text);
     }
 
     /// Forgets an executor.

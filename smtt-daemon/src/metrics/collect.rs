@@ -251,13 +251,14 @@ pub(super) fn families(
     accounts: &mut Accounts,
 ) -> Vec<Family> {
     let started = Instant::now();
-    let (executors, measured, (over_cap, _), pages, meaning, state_bytes, now_ns) = {
+    let (executors, measured, (over_cap, _), evicted, pages, meaning, state_bytes, now_ns) = {
         let mut state = shared.state();
         accounts.keys.update(&mut state);
         (
             snapshot(&state),
             state.measured(),
             state.executors_over_cap(),
+            state.executors_evicted(),
             Pages::of(&state, &accounts.keys),
             state.page_walks().cloned(),
             state.bytes(),
@@ -268,6 +269,7 @@ pub(super) fn families(
     note_first_counts(shared, accounts, &executors, measured, now_ns);
     daemon(&mut families, shared, accounts);
     families.count(table::EXECUTORS_OVER_CAP, &[], over_cap);
+    families.count(table::EXECUTORS_EVICTED, &[], evicted);
     let deaths = shared.keeper().map(|keeper| keeper.counts());
     let deaths = deaths.unwrap_or_default();
     for verdict in Verdict::ALL {

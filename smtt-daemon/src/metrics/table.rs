@@ -209,6 +209,8 @@ metrics! {
         "Reports about dead executors that were given up: they could not be written, or the daemon's table of executors was full", "no reports are written";
     EXECUTORS_OVER_CAP "smtt_executors_over_cap_total" Counter &[],
         "Executors that were refused because the daemon's table was full", "";
+    EXECUTORS_EVICTED "smtt_executors_evicted_total" Counter &[],
+        "Living executors that lost their rows, because the daemon needed the room for those of others. Each is found again after 10 seconds, later after up to 10 minutes, and its counts begin anew", "";
     STATE_BYTES "smtt_state_bytes" Gauge &[],
         "Bytes of the daemon's tables of all executors, as counted against `[limits] state`", "";
     STRINGS_CUT "smtt_fact_strings_cut_total" Counter &[],

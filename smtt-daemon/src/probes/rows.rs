@@ -194,6 +194,12 @@ impl Probes {
         self.remove_processes(executor)
     }
 
+    /// Whether an executor has rows that stay.
+    #[must_use]
+    pub fn is_traced(&self, executor: u64) -> bool {
+        !self.leaving.contains(&executor) && matches!(self.budget(executor), Ok(Some(_)))
+    }
+
     /// Frees the rows of an executor at once. The next reading has its last totals.
     ///
     /// # Errors

@@ -55,6 +55,11 @@ impl Resync {
         self.again = false;
     }
 
+    /// Facts of the executor had no effect, so it has to report all of them.
+    pub(super) const fn want(&mut self) {
+        self.again = true;
+    }
+
     /// Whether a requested resync has not ended.
     pub(super) const fn is_under_way(&self) -> bool {
         self.asked.is_some()
@@ -66,7 +71,7 @@ impl Resync {
         self.telling.map_or(asked, |telling| Some(telling.request))
     }
 
-    /// Whether the last resync lost facts and no other was requested since.
+    /// Whether facts are missing and no resync was requested since that was seen.
     pub(super) const fn is_wanted_again(&self) -> bool {
         self.again
     }

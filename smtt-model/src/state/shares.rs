@@ -351,6 +351,9 @@ impl State {
     }
 
     fn evict(&mut self, key: u64) {
+        let executor = self.executors.get(&key);
+        let is_alive = executor.is_some_and(|executor| executor.died_ns.is_none());
+        self.executors_evicted += u64::from(is_alive);
         self.forget(key);
         self.evicted.push(key);
     }

@@ -150,6 +150,7 @@ fn main() -> Result<()> {
         "flood" => greedy::flood,
         "steady" => greedy::steady,
         "fill" => fill::fill,
+        "evicted" => fill::evicted,
         "turnover" => fill::turnover,
         "registered" => neighbours::registered,
         "children" => neighbours::children,

@@ -1,9 +1,11 @@
 //! An executor whose rows fill the daemon's tables: names as long as they may be, all different.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use smtt_common::context::ContextWord;
 use smtt_common::event::Kind;
 use smtt_model::decode::encode::encode;
 use smtt_model::decode::{
@@ -12,7 +14,9 @@ use smtt_model::decode::{
 };
 
 use crate::Options;
-use crate::marker::Marker;
+use crate::marker::{Marker, writing};
+use crate::memory::{Mapping, PAGE, thread_faults};
+use crate::scenario::{STAGE, in_threads, warm_up};
 
 /// A name of the length that the daemon keeps, different for each number.
 fn name(number: u64) -> String {
@@ -143,4 +147,30 @@ pub fn fill(marker: &Marker, options: &Options) -> Result<Value> {
         std::thread::sleep(length / count as u32);
     }
     Ok(json!({ "rows": count }))
+}
+
+/// Fills tables as [`fill`] does, on a thread with a slot. On the next line, when the daemon may have found the executor
+/// again, it works on `pages` pages and describes itself where that is requested.
+pub fn evicted(marker: &Marker, options: &Options) -> Result<Value> {
+    let pages = options.number("pages", 1000)?;
+    let faults = AtomicU64::new(0);
+    in_threads(1, |_| {
+        let slot = marker.register()?;
+        let memory = Mapping::anonymous(pages as usize)?;
+        warm_up(&slot)?;
+        fill(marker, options)?;
+        crate::say("FILLED")?;
+        crate::wait()?;
+        if let Some(request) = marker.resync_request() {
+            marker.describe();
+            marker.resync_done(request);
+        }
+        let before = thread_faults();
+        slot.set_task(1, STAGE, writing(8, 0));
+        (0..pages as usize).for_each(|page| memory.write(page * PAGE));
+        slot.enter(ContextWord(0));
+        faults.store(thread_faults() - before, Ordering::Relaxed);
+        Ok(())
+    })?;
+    Ok(json!({ "pages": pages, "faults": faults.into_inner() }))
 }
