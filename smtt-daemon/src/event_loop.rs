@@ -8,6 +8,7 @@ mod adoption;
 mod executors;
 mod followers;
 mod resync;
+mod searches;
 mod unattributed;
 
 use std::future::Future;

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::adoption::{Adopted, Adoptions};
 use super::resync::{RequestWriter, ResyncRequests};
+use super::searches::Searches;
 use crate::complaints::{Complaints, Named};
 use crate::discover::{Adoption, Found, SlotFile, ThreadSlot};
 use crate::helpers::JobLimits;
@@ -51,9 +52,6 @@ struct Workers {
 
 /// Shortest time between two searches for the processes of one executor, in nanoseconds.
 const SEARCH_PAUSE_NS: u64 = 50_000_000;
-/// A search reads all of `/proc` on the event loop. All executors together may search for one part of the time in this
-/// many.
-const SEARCH_SHARE: u64 = 20;
 
 /// Readings of slot files at a time.
 const READS: JobLimits = JobLimits {
@@ -96,8 +94,7 @@ pub struct Executors {
     requests: u64,
     writer: RequestWriter,
     reads: TimedReads<Reading>,
-    /// When any executor's processes may be searched again, in nanoseconds since boot.
-    search_ns: u64,
+    searches: Searches,
     warnings: Complaints,
     notices: Complaints,
     /// What open executors call themselves.
@@ -113,7 +110,7 @@ impl Executors {
             requests: 0,
             writer: RequestWriter::default(),
             reads: TimedReads::new("smtt-slots", READS),
-            search_ns: 0,
+            searches: Searches::default(),
             warnings: Complaints::default(),
             notices: Complaints::default(),
             names: BTreeMap::new(),
@@ -404,12 +401,13 @@ impl Executors {
         let workers = &mut open.workers;
         let begin = now_boot_ns();
         if !workers.by_inner_id.contains_key(&inner)
-            && begin >= workers.search_ns.max(self.search_ns)
+            && begin >= workers.search_ns
+            && self.searches.may_begin(open.user, begin)
         {
             workers.by_inner_id = descendants_by_inner_id(executor_pid(executor));
             let end = now_boot_ns();
             workers.search_ns = end + SEARCH_PAUSE_NS;
-            self.search_ns = end + SEARCH_SHARE * (end - begin);
+            self.searches.record(open.user, begin, end);
         }
         let pid = *workers.by_inner_id.get(&inner).with_context(|| {
             format!("no child of the executor has the id {inner}, or too many are reported")
