@@ -51,7 +51,7 @@ fn table(advice: &Advice) -> Markup {
                 @for (at, finding) in advice.findings.iter().enumerate() {
                     tr {
                         td.words { a href=(format!("#finding-{at}")) { bdi { (cut(&finding.title)) } } }
-                        td.words { (finding.rule) }
+                        td.words.rule { (finding.rule) }
                         td.words { (finding.severity.word()) }
                         @for seconds in [finding.saving.expected, finding.saving.low, finding.saving.high] {
                             td { (format!("{seconds:.1} s")) }
@@ -119,7 +119,7 @@ fn of_workers(workers: &[OfWorker]) -> Markup {
                     @for (at, (worker, finding)) in found(workers).enumerate() {
                         tr {
                             td.words { a href=(format!("#worker-finding-{at}")) { bdi { (cut(&finding.title)) } } }
-                            td.words { (cut(&finding.id)) }
+                            td.words.rule { (cut(&finding.id)) }
                             td.words { (finding.severity.word()) }
                             td.words { bdi { (cut(worker)) } }
                             @match finding.saving {

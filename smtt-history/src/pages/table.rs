@@ -146,18 +146,20 @@ pub fn rows(
     page: &[Vec<Cell>],
 ) -> Markup {
     let part = request.page(total);
+    // A column of texts may have rows without one.
+    let is_text = |column: usize| page.iter().any(|row| row[column].is_text());
     html! {
         div.wide tabindex="0" role="region" aria-label=(caption) {
             table.data id=(id) {
                 caption { (caption) }
                 thead { tr {
                     @for (at, (key, title)) in heads.iter().enumerate() {
-                        (head(request, key, title, page.first().is_some_and(|row| row[at].is_text())))
+                        (head(request, key, title, is_text(at)))
                     }
                 } }
                 tbody {
                     @for row in page {
-                        tr { @for cell in row { td class=[cell.is_text().then_some("words")] { (cell.shown()) } } }
+                        tr { @for (at, cell) in row.iter().enumerate() { td class=[is_text(at).then_some("words")] { (cell.shown()) } } }
                     }
                 }
             }
