@@ -11,6 +11,7 @@ mod cgroup_limits;
 mod clocks;
 mod deaths;
 mod discovery;
+mod evicted;
 mod executor_starts;
 mod fault_kinds;
 mod fault_time;
