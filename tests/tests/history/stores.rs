@@ -293,17 +293,19 @@ fn a_store_that_fails_does_the_job_no_harm() -> Result<()> {
     lab.passed()
 }
 
-/// Each write hangs for ten minutes. The jobs and the context's end take none of it, and the driver's process ends. No event
+/// In the second store each write hangs for ten minutes. The jobs and the context's end take none of it, and the driver's process ends. No event
 /// log is written: what the healthy store of the same driver shows is what Spark showed while the application ran.
 #[test]
 fn a_store_whose_writes_hang_does_not_hold_the_job_up() -> Result<()> {
     let lab = SparkLab::new("4.0.5")?;
     let (store, control) = (lab.folder().join("slow"), lab.folder().join("control"));
     fs::create_dir(&control)?;
+    // To its client the first store is an object store.
     let healthy = lab.folder().join("healthy");
+    let requests = lab.folder().join("requests");
     let arguments = [
         control.display().to_string(),
-        argument(&healthy),
+        format!("healthy=s3a://{}", healthy.display()),
         format!("slow=slow://{}", store.display()),
     ];
     let arguments = arguments.each_ref().map(String::as_str);
@@ -317,7 +319,15 @@ fn a_store_whose_writes_hang_does_not_hold_the_job_up() -> Result<()> {
             "spark.hadoop.fs.slow.impl",
             "io.smtt.fixture.SlowFileSystem",
         )
-        .conf("spark.hadoop.fs.slow.seconds", &HANGS.as_secs().to_string());
+        .conf("spark.hadoop.fs.slow.seconds", &HANGS.as_secs().to_string())
+        .conf(
+            "spark.hadoop.fs.s3a.impl",
+            "io.smtt.fixture.ObjectFileSystem",
+        )
+        .conf(
+            "spark.hadoop.fs.s3a.requests",
+            &requests.display().to_string(),
+        );
     let mut driver = Driver {
         running: lab.run_through(&application)?,
         folder: control,
@@ -341,6 +351,14 @@ fn a_store_whose_writes_hang_does_not_hold_the_job_up() -> Result<()> {
         "{said:?}"
     );
     ensure!(names(&lab.folder().join("logs")).is_empty(), "an event log");
+    // Each file is one upload, and there is no other request that changes anything.
+    let asked = fs::read_to_string(&requests)?;
+    let mut asked: Vec<&str> = asked.lines().collect();
+    asked.sort_unstable();
+    let files = names(&healthy.join(only(&healthy)?));
+    let mut puts: Vec<String> = files.iter().map(|name| format!("PUT {name}")).collect();
+    puts.sort_unstable();
+    ensure!(files.len() >= 6 && asked == puts, "{asked:?}, {files:?}");
     shows_what_spark_showed(&driver, &healthy)?;
     lab.passed()
 }

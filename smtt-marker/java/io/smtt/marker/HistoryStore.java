@@ -9,11 +9,14 @@ import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.EnumSet;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.LocalFileSystem;
@@ -29,10 +32,16 @@ import org.apache.parquet.io.api.Binary;
 import org.apache.parquet.io.api.RecordConsumer;
 import org.apache.parquet.schema.MessageTypeParser;
 
-/** Files of an application's folder in the store: each is made in memory, written under a hidden name and renamed. */
+/**
+ * Files of an application's folder in the store: each is made in memory, written under a hidden name and renamed. In an
+ * object store it is written under its own name, which has the whole file or none.
+ */
 class HistoryStore {
     private static final FsPermission FOLDER = new FsPermission((short) 0750);
     private static final FsPermission FILE = new FsPermission((short) 0640);
+    /** Schemes of object stores whose files are there when their upload is complete, and where a rename is a copy. */
+    private static final Set<String> OBJECTS =
+            Collections.unmodifiableSet(new HashSet<>(Arrays.asList("s3a", "s3", "s3n", "gs", "oss", "cosn", "obs", "ks3", "tos")));
 
     private final Path store;
     private final Configuration conf;
@@ -143,14 +152,35 @@ class HistoryStore {
             }
         }
         String name = String.format(Locale.ROOT, "%s-%06d.parquet", table.name, part);
-        Path temporary = new Path(folder, "." + name + ".inprogress");
         Path finished = new Path(folder, name);
+        if (OBJECTS.contains(String.valueOf(folder.toUri().getScheme()).toLowerCase(Locale.ROOT))) {
+            put(finished, bytes);
+            return;
+        }
+        Path temporary = new Path(folder, "." + name + ".inprogress");
         try (OutputStream out = create(temporary)) {
             bytes.out.writeTo(out);
         }
         files.delete(finished, false);
         if (!files.rename(temporary, finished)) {
             throw new IOException("cannot rename " + temporary + " to " + finished);
+        }
+    }
+
+    /** Uploads a file. */
+    private void put(Path path, Bytes bytes) throws IOException {
+        boolean isWhole = false;
+        try {
+            // Without permissions: objects have none.
+            try (OutputStream out = files.create(path, true)) {
+                bytes.out.writeTo(out);
+                isWhole = true;
+            }
+        } finally {
+            if (!isWhole) {
+                // The end of the stream may have uploaded what it had.
+                files.delete(path, false);
+            }
         }
     }
 
