@@ -1,13 +1,20 @@
 //! `--cluster` beside a worker whose answers are those of a real daemon, changed at random: the program ends by itself, its
-//! output has no harmful character and a bounded size, and the rows of the other worker are there. `SMTT_FUZZ_SECONDS=600
-//! SMTT_FUZZ_SEED=7` makes a run longer and different.
+//! output has no harmful character and a bounded size, and the rows of the other worker are there. [`rounds`] has what makes
+//! a run longer and different, and how a failure is repeated.
+
+#[expect(dead_code, reason = "this fuzzer has rounds of its own")]
+#[path = "../../../smtt-daemon/tests/fuzz/rounds.rs"]
+mod rounds;
 
 use std::io::Write as _;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use serde_json::Value;
 
+use self::rounds::Random;
 use super::workers::{Workers, head, passed_on, rows, text, worker};
 
 /// Time of a run without `SMTT_FUZZ_SECONDS`.
@@ -48,18 +55,6 @@ const VALUES: [&[u8]; 12] = [
     b"\"\\ud800\"",
     b"9223372036854775808",
 ];
-
-/// Numbers that are the same in each run with the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit.max(1) as u64) as usize
-    }
-}
 
 /// The place of a value in a text of JSON: behind a colon, up to the next comma or bracket.
 fn value(random: &mut Random, bytes: &[u8]) -> Option<std::ops::Range<usize>> {
@@ -102,54 +97,66 @@ fn changed(random: &mut Random, answer: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Asks both workers, checks the output, and returns whether the changed answer was refused.
+fn asked(workers: &Workers, addresses: &[SocketAddr], question: &[&str]) -> bool {
+    let output = workers.ctl(addresses, question);
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    let about = format!("{question:?}: {output:?}");
+    // 101 is a panic; no code is a signal.
+    assert!(matches!(output.status.code(), Some(0..100)), "{about}");
+    let is_harmful = |it: char| it.is_control() && !matches!(it, '\n' | '\t') || it == '\u{202e}';
+    assert!(
+        !out.contains(is_harmful) && !errors.contains(is_harmful),
+        "{about}"
+    );
+    assert!(out.len() + errors.len() < OUTPUT, "{about}");
+    if question == ["executors", "--json"] {
+        let answer: Value = serde_json::from_str(&out).expect("JSON");
+        let rows = rows(&answer["rows"]).iter();
+        let good = workers.ports[0].address.to_string();
+        let of_good: Vec<_> = rows.filter(|row| row["worker"] == good.as_str()).collect();
+        assert_eq!(of_good.len(), 1, "{about}");
+        assert_eq!(of_good[0]["executor_id"], "0", "{about}");
+    }
+    errors.contains("answered wrongly")
+}
+
 #[test]
 fn changed_answers_of_a_worker_harm_neither_the_program_nor_the_rows_of_others() {
-    let number = |name: &str, default| {
-        let text = std::env::var(name).ok();
-        text.map_or(default, |text| text.parse().expect("a number"))
-    };
-    let seed = number("SMTT_FUZZ_SEED", 1);
-    let time = Duration::from_secs(number("SMTT_FUZZ_SECONDS", SECONDS));
+    let (seed, time) = (rounds::seed(), rounds::time(SECONDS));
+    println!("SMTT_FUZZ_SEED={seed}");
     let workers = Workers::start();
     let real = workers.ports[1].address;
-    let random = Mutex::new(Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+    // The numbers of the round, and the answer that was changed last.
+    let round = Arc::new(Mutex::new((Random::of_round(seed), Vec::new())));
+    let of_worker = Arc::clone(&round);
     let bad = worker(move |mut stream| {
         let head = head(&mut stream);
         let answer = passed_on(&head, real);
         let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let body = changed(&mut random.lock().expect("locks"), body.as_bytes());
+        let mut round = of_worker.lock().expect("locks");
+        let body = changed(&mut round.0, body.as_bytes());
+        round.1.clone_from(&body);
+        drop(round);
         let length = body.len();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
         let _ = stream.write_all(&[head.as_bytes(), &body].concat());
     });
     let addresses = [workers.ports[0].address, bad];
-    let (start, mut rounds, mut wrong) = (Instant::now(), 0_u32, 0_u32);
+    let (start, mut done, mut wrong) = (Instant::now(), 0_u64, 0_u64);
     // Each question at least once, also on a machine that has no time.
-    while start.elapsed() < time || (rounds as usize) < QUESTIONS.len() {
-        let question = QUESTIONS[rounds as usize % QUESTIONS.len()];
-        let output = workers.ctl(&addresses, question);
-        let (out, errors) = (text(&output.stdout), text(&output.stderr));
-        let about = format!("round {rounds} of seed {seed}, {question:?}: {output:?}");
-        // 101 is a panic; no code is a signal.
-        assert!(matches!(output.status.code(), Some(0..100)), "{about}");
-        let is_harmful =
-            |it: char| it.is_control() && !matches!(it, '\n' | '\t') || it == '\u{202e}';
-        assert!(
-            !out.contains(is_harmful) && !errors.contains(is_harmful),
-            "{about}"
-        );
-        assert!(out.len() + errors.len() < OUTPUT, "{about}");
-        if question == ["executors", "--json"] {
-            let answer: Value = serde_json::from_str(&out).expect("JSON");
-            let rows = rows(&answer["rows"]).iter();
-            let good = workers.ports[0].address.to_string();
-            let of_good: Vec<_> = rows.filter(|row| row["worker"] == good.as_str()).collect();
-            assert_eq!(of_good.len(), 1, "{about}");
-            assert_eq!(of_good[0]["executor_id"], "0", "{about}");
-        }
-        wrong += u32::from(errors.contains("answered wrongly"));
-        rounds += 1;
+    while start.elapsed() < time || done < QUESTIONS.len() as u64 {
+        let seed = seed.wrapping_add(done);
+        let question = QUESTIONS[(seed % QUESTIONS.len() as u64) as usize];
+        *round.lock().expect("locks") = (Random::of_round(seed), Vec::new());
+        let checked = catch_unwind(AssertUnwindSafe(|| asked(&workers, &addresses, question)));
+        wrong += u64::from(checked.unwrap_or_else(|panic| {
+            eprintln!("SMTT_FUZZ_SEED={seed} repeats round {done} as the first one");
+            rounds::keep(&round.lock().expect("locks").1);
+            resume_unwind(panic)
+        }));
+        done += 1;
     }
-    println!("{rounds} rounds, the changed worker was refused in {wrong}");
-    assert!(wrong > 0 && wrong < rounds, "{wrong} of {rounds}");
+    println!("{done} rounds, the changed worker was refused in {wrong}");
+    assert!(wrong > 0 && wrong < done, "{wrong} of {done}");
 }

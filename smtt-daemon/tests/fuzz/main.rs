@@ -9,11 +9,12 @@
 //! | `jvm` | command lines and crash reports of JVMs, the kernel's log |
 //!
 //! The seeds are in tests/corpus. Each case has a limit of CPU time and memory. A run is short and the same every time;
-//! `SMTT_FUZZ_SECONDS=600 SMTT_FUZZ_SEED=7` makes it longer and different. A failure prints the bytes; put them into
-//! tests/corpus.
+//! [`rounds`] has what makes it longer and different, and how a failure is repeated. A failure prints the bytes; put them
+//! into tests/corpus.
 
 mod facts;
 mod jvm;
+mod rounds;
 mod seeds;
 #[path = "../served/mod.rs"]
 mod served;
@@ -26,7 +27,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use smtt_daemon::metrics::{Exporter, Format, Names, Reader};
@@ -35,7 +36,9 @@ use smtt_daemon::shared::{DaemonInfo, Shared};
 use smtt_model::rows::{Filter, PagesBy};
 use smtt_model::state::Limits;
 
-/// Time of one test without `SMTT_FUZZ_SECONDS`.
+use self::rounds::{Random, changed};
+
+/// Seconds of one test without `SMTT_FUZZ_SECONDS`.
 const SECONDS: u64 = 2;
 /// CPU time of one case at most, of an unoptimised build on a busy machine.
 const CASE_TIME: Duration = Duration::from_secs(2);
@@ -74,42 +77,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn number(name: &str, default: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.map_or(default, |text| text.parse().expect("a number"))
-}
-
-/// Numbers without a pattern, the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 11) as usize % end.max(1)
-    }
-
-    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len())]
-    }
-}
-
 /// Runs `case` with random numbers until the time is over.
-fn rounds(mut case: impl FnMut(&mut Random)) {
-    let end = Instant::now() + Duration::from_secs(number("SMTT_FUZZ_SECONDS", SECONDS));
-    let mut random = Random(number("SMTT_FUZZ_SEED", 1) | 1 << 40);
-    let mut rounds = 0_u64;
-    while Instant::now() < end {
-        case(&mut random);
-        rounds += 1;
-    }
-    println!("{rounds} rounds");
-    assert!(rounds > 0);
+fn rounds(case: impl FnMut(&mut Random)) {
+    rounds::run(SECONDS, case);
 }
 
 /// CPU time of this thread: other programs of the machine do not count.
@@ -130,53 +100,9 @@ fn tried<T>(bytes: &[u8], memory: usize, case: impl FnOnce() -> T) -> T {
         value
     }));
     result.unwrap_or_else(|panic| {
-        eprintln!("failed on {:?}", String::from_utf8_lossy(bytes));
-        eprintln!("bytes {bytes:02x?}");
+        rounds::keep(bytes);
         std::panic::resume_unwind(panic)
     })
-}
-
-/// A seed with a few changes: bits, bytes, words, cuts, repetitions, parts of another seed.
-fn changed(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
-    const WORDS: [u64; 8] = [
-        0,
-        1,
-        255,
-        u32::MAX as u64,
-        1 << 32,
-        1 << 62,
-        u64::MAX - 1,
-        u64::MAX,
-    ];
-    let mut bytes = random.of(seeds).clone();
-    for _ in 0..random.below(6) {
-        let at = random.below(bytes.len());
-        let length = random.below(32).min(bytes.len() - at);
-        match random.below(8) {
-            0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
-            1 if !bytes.is_empty() => bytes[at] = random.next() as u8,
-            2 => {
-                let word = random.of(&WORDS).to_le_bytes();
-                let end = bytes.len().min(at + word.len());
-                bytes[at..end].copy_from_slice(&word[..end - at]);
-            }
-            3 => bytes.truncate(at),
-            4 => drop(bytes.drain(at..at + length)),
-            5 => {
-                let part = bytes[at..at + length].to_vec();
-                let times = 1 + random.below(100);
-                bytes.splice(at..at, part.repeat(times));
-            }
-            6 => {
-                let other = &seeds[random.below(seeds.len())];
-                let from = random.below(other.len());
-                let to = (from + random.below(64)).min(other.len());
-                bytes.splice(at..at, other[from..to].iter().copied());
-            }
-            _ => bytes.insert(at, b"\0\n\r :?&=%\"'[]{}/\xff\xc0"[random.below(18)]),
-        }
-    }
-    bytes
 }
 
 fn corpus_folder(of: &str) -> PathBuf {

@@ -79,7 +79,7 @@ const PLAIN: Stage = Stage {
 };
 
 /// All stages; those of one lane run in this order.
-pub const STAGES: [Stage; 22] = [
+pub const STAGES: [Stage; 23] = [
     Stage {
         name: "format",
         about: "rustfmt has nothing to change",
@@ -360,6 +360,35 @@ pub const STAGES: [Stage; 22] = [
         limit: Duration::from_secs(2400),
         longer: &[("SMTT_SOAK", "600")],
     },
+    Stage {
+        name: "fuzz",
+        about: "all fuzzers for two minutes each test, with a seed that is new each time and printed",
+        lane: Lane::ByName,
+        commands: &[
+            BUILD,
+            &[
+                "test",
+                "--no-fail-fast",
+                "--workspace",
+                "--test",
+                "fuzz",
+                "--",
+                "--nocapture",
+            ],
+            &[
+                "test",
+                "--workspace",
+                "--test",
+                "ctl",
+                "changed::",
+                "--",
+                "--nocapture",
+            ],
+        ],
+        limit: Duration::from_secs(7200),
+        longer: &[("SMTT_FUZZ_SECONDS", "120"), ("SMTT_FUZZ_SEED", "fresh")],
+        ..PLAIN
+    },
 ];
 
 /// The named stages in the table's order; without names all but those that run by name only.
@@ -401,7 +430,7 @@ mod tests {
             names_by_name_only(),
             [
                 "arm64", "demo", "dist", "systemd", "starts", "kills", "remedies", "deaths",
-                "versions", "soak"
+                "versions", "soak", "fuzz"
             ]
         );
         assert!(
