@@ -16,7 +16,8 @@ use smtt_store::history::write::Writer;
 
 use super::{Came, damage};
 
-/// Of the table of tasks, which has some eighty columns of four forms, bits of every so many bytes are changed.
+/// Of the table of tasks, which has some eighty columns of four forms, bits of every so many bytes are changed without
+/// `SMTT_DAMAGED_EVERY`: every byte takes half a minute.
 const TASKS_EVERY: usize = 8;
 /// Rows of a table.
 const ROWS: i64 = 3;
@@ -76,10 +77,12 @@ fn written(table: &'static Table, folder: &Path) -> std::path::PathBuf {
 fn damaged(table: &'static Table) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = written(table, folder.path());
+    let every = std::env::var("SMTT_DAMAGED_EVERY").ok();
+    let every = every.map_or(TASKS_EVERY, |it| it.parse().expect("a number"));
     let bits = |at: usize| match table.name {
         // The documents of an application are in this one.
         name if name == META.name => (0..8).collect(),
-        name if name == TASKS.name && !at.is_multiple_of(TASKS_EVERY) => Vec::new(),
+        name if name == TASKS.name && !at.is_multiple_of(every) => Vec::new(),
         _ => vec![(at / 3 % 8) as u8],
     };
     let [changed, cut] = damage(&path, bits, |path| read(path, table));

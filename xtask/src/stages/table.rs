@@ -362,7 +362,7 @@ pub const STAGES: [Stage; 23] = [
     },
     Stage {
         name: "fuzz",
-        about: "all fuzzers for two minutes each test, with a seed that is new each time and printed",
+        about: "all fuzzers for two minutes each test, with a seed that is new each time and printed; files of a store damaged at every byte",
         lane: Lane::ByName,
         commands: &[
             BUILD,
@@ -372,6 +372,8 @@ pub const STAGES: [Stage; 23] = [
                 "--workspace",
                 "--test",
                 "fuzz",
+                "--test",
+                "damaged",
                 "--",
                 "--nocapture",
             ],
@@ -386,7 +388,11 @@ pub const STAGES: [Stage; 23] = [
             ],
         ],
         limit: Duration::from_secs(7200),
-        longer: &[("SMTT_FUZZ_SECONDS", "120"), ("SMTT_FUZZ_SEED", "fresh")],
+        longer: &[
+            ("SMTT_FUZZ_SECONDS", "120"),
+            ("SMTT_FUZZ_SEED", "fresh"),
+            ("SMTT_DAMAGED_EVERY", "1"),
+        ],
         ..PLAIN
     },
 ];
