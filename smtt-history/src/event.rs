@@ -457,6 +457,9 @@ pub struct Reason<'a> {
     pub description: Option<Text<'a>>,
     #[serde(rename = "Full Stack Trace", borrow)]
     pub trace: Option<Text<'a>>,
+    /// [`Frame`]s, which are read where the whole trace is absent.
+    #[serde(rename = "Stack Trace", borrow)]
+    pub frames: Option<&'a RawValue>,
     #[serde(rename = "Block Manager Address", borrow)]
     pub address: Option<BlockManagerId<'a>>,
     #[serde(rename = "Shuffle ID")]
@@ -481,6 +484,19 @@ pub struct Reason<'a> {
     pub by_application: Option<bool>,
     #[serde(rename = "Loss Reason", borrow)]
     pub loss: Option<Text<'a>>,
+}
+
+/// A place in a stack trace.
+#[derive(Debug, Deserialize)]
+pub struct Frame<'a> {
+    #[serde(rename = "Declaring Class", borrow)]
+    pub class: Text<'a>,
+    #[serde(rename = "Method Name", borrow)]
+    pub method: Text<'a>,
+    #[serde(rename = "File Name", borrow)]
+    pub file: Option<Text<'a>>,
+    #[serde(rename = "Line Number", default)]
+    pub line: i64,
 }
 
 #[derive(Debug, Deserialize)]

@@ -424,6 +424,11 @@ impl Out {
         self.documents.insert(key, text);
     }
 
+    /// Whether there is a document of a kind with this id.
+    pub(crate) fn has(&self, kind: Kind, id: &str) -> bool {
+        self.documents.contains_key(&(kind, order(kind, id)))
+    }
+
     /// Adds a document of a kind that this version does not know, as it is. One without place is counted.
     pub fn other(&mut self, kind: &str, id: &str, text: String) {
         let key = (kind.to_owned(), id.to_owned());

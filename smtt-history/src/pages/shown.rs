@@ -136,7 +136,7 @@ fn status(text: &str) -> &'static str {
     match text {
         "FAILED" => "status bad",
         "KILLED" | "SKIPPED" => "status none",
-        "RUNNING" | "ACTIVE" | "PENDING" => "status now",
+        "RUNNING" | "GET RESULT" | "ACTIVE" | "PENDING" => "status now",
         _ => "status",
     }
 }

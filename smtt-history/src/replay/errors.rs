@@ -1,21 +1,25 @@
 //! The message that Spark shows for the reason of a task's end.
 
-use crate::event::Reason;
+use std::fmt::Write as _;
 
-/// The message; `None` for success.
+use crate::event::{Frame, Reason, Text};
+
+/// The message; `None` for success. A field that the log does not have is what Spark reads in its place.
 pub(super) fn message(reason: &Reason<'_>) -> Option<String> {
     let number = |number: Option<i64>| number.unwrap_or_default();
-    let text = |text: &Option<crate::event::Text<'_>>| {
+    let text = |text: &Option<Text<'_>>, absent: &str| {
         text.as_ref()
-            .map(|text| text.to_string())
-            .unwrap_or_default()
+            .map_or_else(|| absent.to_owned(), |text| text.to_string())
     };
     Some(match &*reason.reason {
         "Success" => return None,
-        "TaskKilled" => text(&reason.kill),
+        "TaskKilled" => text(&reason.kill, "unknown reason"),
         "ExceptionFailure" => match &reason.trace {
             Some(trace) => trace.to_string(),
-            None => format!("{}: {}", text(&reason.class), text(&reason.description)),
+            None => {
+                let (class, description) = (text(&reason.class, ""), text(&reason.description, ""));
+                format!("{class}: {description}\n{}", frames(reason))
+            }
         },
         "FetchFailed" => {
             let address = reason.address.as_ref().map_or_else(
@@ -37,14 +41,14 @@ pub(super) fn message(reason: &Reason<'_>) -> Option<String> {
                 number(reason.shuffle),
                 number(reason.map),
                 number(reason.reduce),
-                text(&reason.message),
+                text(&reason.message, "Unknown reason"),
             )
         }
         "TaskCommitDenied" => format!(
             "TaskCommitDenied (Driver denied task commit) for job: {}, partition: {}, attemptNumber: {}",
-            number(reason.job),
-            number(reason.partition),
-            number(reason.attempt),
+            reason.job.unwrap_or(-1),
+            reason.partition.unwrap_or(-1),
+            reason.attempt.unwrap_or(-1),
         ),
         "ExecutorLostFailure" => {
             let behavior = if reason.by_application.unwrap_or(true) {
@@ -58,7 +62,7 @@ pub(super) fn message(reason: &Reason<'_>) -> Option<String> {
                 .map(|loss| format!(" Reason: {}", &**loss));
             format!(
                 "ExecutorLostFailure (executor {} exited {behavior}){}",
-                text(&reason.executor),
+                text(&reason.executor, "Unknown"),
                 loss.unwrap_or_default(),
             )
         }
@@ -66,4 +70,24 @@ pub(super) fn message(reason: &Reason<'_>) -> Option<String> {
         "Resubmitted" => "Resubmitted (resubmitted due to lost executor)".to_owned(),
         _ => "UnknownReason".to_owned(),
     })
+}
+
+/// The places of a stack trace, as Java shows them.
+fn frames(reason: &Reason<'_>) -> String {
+    let frames = reason.frames.map(|raw| serde_json::from_str(raw.get()));
+    let frames: Vec<Frame<'_>> = frames.and_then(Result::ok).unwrap_or_default();
+    let mut text = String::new();
+    for (at, frame) in frames.iter().enumerate() {
+        let place = match (&frame.file, frame.line) {
+            (_, -2) => "Native Method".to_owned(),
+            (None, _) => "Unknown Source".to_owned(),
+            (Some(file), line) if line < 0 => file.to_string(),
+            (Some(file), line) => format!("{}:{line}", &**file),
+        };
+        let separator = if at == 0 { "" } else { "\n" };
+        let (class, method) = (&*frame.class, &*frame.method);
+        // Writing to a text does not fail.
+        let _ = write!(text, "{separator}        {class}.{method}({place})");
+    }
+    text
 }

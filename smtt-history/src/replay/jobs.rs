@@ -33,15 +33,71 @@ pub(super) struct Job {
     skipped_stages: BTreeSet<i32>,
     pub failed_stages: i64,
     pub reasons: BTreeMap<String, u64>,
+    /// What is shown of a job that has ended.
+    shown: Option<Figures>,
+    /// Reasons that came after the figures that are shown.
+    late_reasons: BTreeMap<String, u64>,
     /// Live stages that name the job.
     pub live_stages: usize,
     /// What it takes of the replay's memory.
     pub bytes: usize,
 }
 
+/// Figures of a job that its stages and tasks change.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    active: i64,
+    completed: i64,
+    skipped: i64,
+    failed: i64,
+    killed: i64,
+    indices: usize,
+    active_stages: i64,
+    completed_stages: usize,
+    skipped_stages: usize,
+    failed_stages: i64,
+}
+
 impl Job {
+    fn figures(&self) -> Figures {
+        Figures {
+            active: self.active,
+            completed: self.completed,
+            skipped: self.skipped,
+            failed: self.failed,
+            killed: self.killed,
+            indices: self.indices.len(),
+            active_stages: self.active_stages,
+            completed_stages: self.completed_stages.len(),
+            skipped_stages: self.skipped_stages.len(),
+            failed_stages: self.failed_stages,
+        }
+    }
+
+    /// Shows a job that has ended as it is now. Spark's listener writes such a job at its end, and when the last task of one of
+    /// its stages ends after the stage; what comes between or later changes nothing.
+    pub(super) fn show(&mut self) {
+        if !self.is_live() {
+            self.shown = Some(self.figures());
+            for (reason, count) in std::mem::take(&mut self.late_reasons) {
+                *self.reasons.entry(reason).or_default() += count;
+            }
+        }
+    }
+
+    /// Bytes of the job, and reasons for which tasks were killed, to which one may be added.
+    pub(super) const fn current_reasons(&mut self) -> (&mut usize, &mut BTreeMap<String, u64>) {
+        let reasons = if self.is_live() {
+            &mut self.reasons
+        } else {
+            &mut self.late_reasons
+        };
+        (&mut self.bytes, reasons)
+    }
+
     /// As the REST API shows it.
     pub(super) fn json(&self, id: i32) -> Value {
+        let figures = self.shown.unwrap_or_else(|| self.figures());
         present(json!({
             "jobId": id,
             "name": self.name,
@@ -57,16 +113,16 @@ impl Job {
                 Some(false) => "FAILED",
             },
             "numTasks": self.tasks,
-            "numActiveTasks": self.active,
-            "numCompletedTasks": self.completed,
-            "numSkippedTasks": self.skipped,
-            "numFailedTasks": self.failed,
-            "numKilledTasks": self.killed,
-            "numCompletedIndices": self.indices.len(),
-            "numActiveStages": self.active_stages,
-            "numCompletedStages": self.completed_stages.len(),
-            "numSkippedStages": self.skipped_stages.len(),
-            "numFailedStages": self.failed_stages,
+            "numActiveTasks": figures.active,
+            "numCompletedTasks": figures.completed,
+            "numSkippedTasks": figures.skipped,
+            "numFailedTasks": figures.failed,
+            "numKilledTasks": figures.killed,
+            "numCompletedIndices": figures.indices,
+            "numActiveStages": figures.active_stages,
+            "numCompletedStages": figures.completed_stages,
+            "numSkippedStages": figures.skipped_stages,
+            "numFailedStages": figures.failed_stages,
             "killedTasksSummary": self.reasons,
         }))
     }
@@ -181,6 +237,7 @@ impl Replay {
         }
         job.succeeded = Some(has_succeeded);
         job.completion = (event.time > 0).then_some(event.time);
+        job.show();
         self.jobs.insert(event.id, job);
         self.settle_job(event.id);
     }

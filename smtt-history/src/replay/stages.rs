@@ -289,6 +289,10 @@ pub(super) fn put(out: &mut Out, key: (i32, i32), stage: &Stage) {
         "executorSummary": object(executors.map(|(id, executor)| (id.clone(), executor.json()))),
         "speculationSummary": stage.speculation(),
     }));
+    // A job may name a stage that has run and skip it. As in Spark, what executors did for it stays.
+    if stage.executors.is_empty() && out.has(Kind::StageDetails, &id) {
+        return;
+    }
     out.meta(Kind::StageDetails, &id, &details);
 }
 

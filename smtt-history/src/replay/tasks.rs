@@ -245,11 +245,15 @@ impl Replay {
         let live = self.tasks.remove(&info.id);
         self.held.give(live.as_ref().map_or(0, LiveTask::size));
         let was_live = live.is_some();
+        // The output of a task that had succeeded was lost with its executor. The attempt ended before, and its time counts
+        // once.
+        let is_resubmitted = event.reason == "Resubmitted";
+        let ended = i64::from(!is_resubmitted);
         let mut has_room = true;
         if was_live {
             self.write_task(event)?;
             self.write_sql(event)?;
-        } else {
+        } else if !is_resubmitted {
             self.drop_one("task ends without a start");
         }
         let class = match event.reason {
@@ -266,7 +270,7 @@ impl Replay {
             if let Some(delta) = &delta {
                 stage.metrics.add(delta);
             }
-            stage.active -= 1;
+            stage.active -= ended;
             stage.peaks.raise(&event.peaks);
             let mut none = OnExecutor::default();
             let mut grown = 0;
@@ -277,7 +281,7 @@ impl Replay {
                     &mut none
                 }
             };
-            executor.time = executor.time.wrapping_add(duration);
+            executor.time = executor.time.wrapping_add(ended * duration);
             executor.peaks.raise(&event.peaks);
             if let Some(delta) = &delta {
                 executor.metrics.add(delta);
@@ -289,7 +293,7 @@ impl Replay {
             }
             let speculative = &mut stage.speculative;
             let is_speculative = i64::from(info.speculative);
-            speculative.active -= is_speculative;
+            speculative.active -= ended * is_speculative;
             match class {
                 Class::Completed => {
                     stage.completed += 1;
@@ -323,7 +327,7 @@ impl Replay {
                 let Some(job) = self.jobs.get_mut(id) else {
                     continue;
                 };
-                job.active -= 1;
+                job.active -= ended;
                 match class {
                     Class::Completed => {
                         job.completed += 1;
@@ -335,8 +339,11 @@ impl Replay {
                     Class::Failed => job.failed += 1,
                 }
                 if let Some(reason) = reason {
-                    let (bytes, reasons) = (&mut job.bytes, &mut job.reasons);
+                    let (bytes, reasons) = job.current_reasons();
                     has_room &= count_reason(&mut self.held, bytes, reasons, reason);
+                }
+                if is_over {
+                    job.show();
                 }
             }
             if !has_room {
@@ -348,13 +355,13 @@ impl Replay {
             }
         }
         if let Some(executor) = self.live_executor(&info.executor) {
-            executor.active -= 1;
+            executor.active -= ended;
             executor.completed += i64::from(class == Class::Completed);
             executor.failed += i64::from(class == Class::Failed);
-            executor.duration = executor.duration.wrapping_add(duration);
+            executor.duration = executor.duration.wrapping_add(ended * duration);
             executor.peaks.raise(&event.peaks);
             if let Some(values) = &values
-                && event.reason != "Resubmitted"
+                && !is_resubmitted
             {
                 let add = |sum: &mut i64, value: i64| *sum = sum.wrapping_add(value);
                 add(&mut executor.gc, values[at::GC]);

@@ -20,6 +20,9 @@ const MOST: usize = 100_000;
 /// Values of a task's status.
 pub(super) const STATUSES: [&str; 5] = ["RUNNING", "KILLED", "FAILED", "SUCCESS", "UNKNOWN"];
 
+/// Status of a task that runs no more and whose result the driver fetches. As in Spark no list is of this status.
+const FETCHED: &str = "GET RESULT";
+
 pub(super) fn list(app: &App, id: &str, attempt: &str, parameters: &Parameters) -> Answer {
     let Some(stage) = key(id, attempt) else {
         return Err(Refusal::not_found(format!("unknown stage: {id}")));
@@ -123,6 +126,16 @@ fn add(
     } else {
         Vec::new()
     };
+    // Tasks whose result is fetched are not among those that run.
+    let is_fetched: Vec<bool> = if statuses.contains(&"RUNNING") {
+        let fetches = tasks.numbers("getting_result_time", ranges)?;
+        let durations = tasks.numbers("duration_ms", ranges)?;
+        let both = fetches.into_iter().zip(durations);
+        both.map(|(fetch, duration)| fetch > Some(0) && duration.is_none())
+            .collect()
+    } else {
+        Vec::new()
+    };
     // Spark's index has unsuccessful tasks below the others: minus their time, minus one.
     let time = |row: usize, succeeded: bool| match times[row] {
         None => -1,
@@ -133,7 +146,7 @@ fn add(
     for ((row, id), place) in ids.into_iter().enumerate().zip(places) {
         let state = states.get(row).copied().flatten();
         let (succeeded, is_wanted) = state.unwrap_or((false, statuses.is_empty()));
-        if !is_wanted {
+        if !is_wanted || is_fetched.get(row) == Some(&true) {
             continue;
         }
         let time = match order {
@@ -243,7 +256,7 @@ pub(crate) fn read(app: &App, tasks: &Reader, page: &[u64]) -> Result<Vec<Value>
             "duration": duration,
             "executorId": executor,
             "host": hosts[row],
-            "status": statuses[row],
+            "status": if fetch.is_some() && is_running { Some(FETCHED) } else { statuses[row].as_deref() },
             "taskLocality": localities[row],
             "speculative": speculative[row] == Some(1),
             "accumulatorUpdates": serde_json::from_str::<Value>(accumulators).unwrap_or_default(),
