@@ -93,6 +93,8 @@ pub struct Replay {
     application: Application,
     jobs: BTreeMap<i32, Job>,
     stages: BTreeMap<(i32, i32), Stage>,
+    /// Stages that a job skipped at its end while another one waited for them.
+    awaited: BTreeSet<i32>,
     tasks: HashMap<i64, LiveTask>,
     executors: BTreeMap<String, Executor>,
     /// Executors that were removed: when, and their ids.
@@ -115,6 +117,7 @@ impl Replay {
             application: Application::default(),
             jobs: BTreeMap::new(),
             stages: BTreeMap::new(),
+            awaited: BTreeSet::new(),
             tasks: HashMap::new(),
             executors: BTreeMap::new(),
             removed: BTreeSet::new(),
@@ -138,6 +141,7 @@ impl Replay {
             application: self.application.clone(),
             jobs: self.jobs.clone(),
             stages: self.stages.clone(),
+            awaited: self.awaited.clone(),
             tasks: self.tasks.clone(),
             executors: self.executors.clone(),
             removed: self.removed.clone(),

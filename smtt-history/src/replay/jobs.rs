@@ -230,6 +230,9 @@ impl Replay {
             if let Some(stage) = self.stages.get_mut(&key) {
                 stage.status = Status::Skipped;
                 job.skip(key.0, stage.tasks);
+                if stage.jobs.len() > 1 && self.awaited.len() < LIVE {
+                    self.awaited.insert(key.0);
+                }
             }
             self.jobs.insert(event.id, job);
             self.remove_stage(key);

@@ -326,8 +326,8 @@ impl Replay {
             .get(&(id, event.info.attempt))
             .map(|stage| stage.jobs.clone())
             .unwrap_or_default();
-        // A later attempt was not named when its jobs began.
-        let jobs: BTreeSet<i32> = if named.is_empty() {
+        // A later attempt was not named when its jobs began, nor was a stage that another job has skipped since.
+        let jobs: BTreeSet<i32> = if named.is_empty() || self.awaited.contains(&id) {
             self.live_jobs_with(id)
         } else {
             named

@@ -55,13 +55,31 @@ pub(super) fn list(app: &App, parameters: &Parameters) -> Answer {
     }
     let mut all = all_detailed(app, &text, &with)?;
     if with.tasks && !with.statuses.is_empty() {
-        all.retain(|stage| {
-            stage["tasks"]
-                .as_object()
-                .is_some_and(|tasks| !tasks.is_empty())
-        });
+        all.retain(|stage| with.statuses.iter().any(|status| counts(stage, status) > 0));
     }
     Ok(Value::from(all).to_string())
+}
+
+/// How often tasks of a stage ended in a status, by the stage's counts. As in Spark, these have a task whose output or result
+/// was lost among the failed ones, though its own status is another.
+fn counts(stage: &Value, status: &str) -> i64 {
+    let number = |name: &str| stage[name].as_i64().unwrap_or_default();
+    let [failed, killed, active, complete] = [
+        "numFailedTasks",
+        "numKilledTasks",
+        "numActiveTasks",
+        "numCompleteTasks",
+    ]
+    .map(number);
+    match status {
+        "FAILED" => failed,
+        "KILLED" => killed,
+        "RUNNING" => active,
+        "SUCCESS" => complete,
+        _ => [failed, killed, active, complete]
+            .into_iter()
+            .fold(number("numTasks"), i64::wrapping_sub),
+    }
 }
 
 fn all_detailed(app: &App, text: &str, with: &With) -> Result<Vec<Value>, Refusal> {

@@ -172,6 +172,24 @@ fn early_ends(log: &mut Log) {
     log.complete(&mut left, None);
     log.job_end(5, None);
 
+    // A job is cancelled before a stage that others wait for: Spark skips it, and then counts it for all of them.
+    let mut awaited = stage((11, 0), 1, &[]);
+    for (job, last) in [(9, 12), (10, 13), (11, 14)] {
+        log.job(job, &[awaited.clone(), stage((last, 0), 1, &[11])], "waits");
+        if job == 10 {
+            log.job_end(10, Some("Job 10 cancelled "));
+        }
+    }
+    log.submit(&mut awaited);
+    // Its only failure is an attempt that succeeded and whose result was lost.
+    let task = log.launch(&awaited, (0, 0), "3");
+    log.end(task, &json!({"Reason": "TaskResultLost"}));
+    let task = log.launch(&awaited, (0, 1), "3");
+    log.succeed(task);
+    log.complete(&mut awaited, None);
+    log.job_end(9, None);
+    log.job_end(11, None);
+
     // As the jobs of the cancelled one, but what ends last is a task.
     let mut slow = stage((8, 0), 2, &[]);
     log.job(6, &[slow.clone()], "slow");
@@ -385,7 +403,10 @@ fn shows_everything(spark: &Api, id: &str) -> Result<()> {
     let job = |id: i32| job(id).unwrap_or(&Value::Null);
     // That of a job whose tasks never all end, and that of one whose last task ended after it.
     ensure!(
-        job(2)["numActiveTasks"] == 3 && job(6)["numKilledTasks"] == 2,
+        job(2)["numActiveTasks"] == 3
+            && job(6)["numKilledTasks"] == 2
+            && job(9)["numCompletedTasks"] == 1
+            && job(11)["numCompletedTasks"] == 1,
         "{jobs:?}"
     );
     let executors = list("allexecutors")?;
