@@ -1,12 +1,14 @@
 //! Hostile programs and their victim: the attackers of an unprivileged user, an executor at work, and what the daemon
 //! says of it.
 
+use std::ffi::CString;
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -26,6 +28,8 @@ use crate::workload::{Workload, library};
 pub const UNPRIVILEGED_UID: u32 = 65_534;
 /// Argument of a workload that runs as this user.
 pub const AS_UNPRIVILEGED: &str = "uid=65534";
+/// Device number of `/dev/fuse`.
+const FUSE: (u32, u32) = (10, 229);
 /// Facts that the victim sends per second.
 pub const PER_SECOND: u64 = 400;
 /// How long the daemon may take to read the last counters after the victim has come to rest.
@@ -47,7 +51,7 @@ const FILES: [&str; 11] = [
 ];
 
 /// Attacks by facts, faults and processes, of the program `workload`. They run into their limits or are killed.
-const FACTS: [(&str, &[&str]); 9] = [
+const FACTS: [(&str, &[&str]); 13] = [
     // A child of a process whose pads were hit dies at its first one (docs/design/discovery.md).
     ("crowd", &["executors=128", "describe=no"]),
     ("garbage", &["registrations=1000000000"]),
@@ -58,6 +62,13 @@ const FACTS: [(&str, &[&str]); 9] = [
     ("turnover", &["ms=600000"]),
     ("contexts", &["pages=16384"]),
     ("storm", &["threads=2", "facts=100000000"]),
+    ("registered", &["threads=300"]),
+    ("children", &["children=200"]),
+    ("worker_swaps", &["ms=600000"]),
+    (
+        "workers_that_are_none",
+        &["namespaces=1", "per_second=2000", "ms=600000"],
+    ),
 ];
 
 /// What an attacker starts with: its program and the library, readable for all, and a folder of its own.
@@ -128,6 +139,24 @@ impl Scene {
     pub fn attack(&self, name: &str) -> Result<Attacker> {
         self.start(name, UNPRIVILEGED_UID)
     }
+}
+
+/// A device of file systems that any user may open, as distributions have it.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn fuse_device(path: &Path) -> Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the name is NUL-terminated.
+    let made = unsafe {
+        libc::mknod(
+            name.as_ptr(),
+            libc::S_IFCHR | 0o666,
+            libc::makedev(FUSE.0, FUSE.1),
+        )
+    };
+    ensure!(made == 0, "mknod: {}", std::io::Error::last_os_error());
+    Ok(fs::set_permissions(path, Permissions::from_mode(0o666))?)
 }
 
 /// A running attacker; it is killed when this is dropped.
@@ -274,8 +303,10 @@ impl Attackers {
         for name in FILES {
             files.push((name, scene.attack(name).context(name)?));
         }
-        if std::path::Path::new("/dev/fuse").exists() {
+        if Path::new("/dev/fuse").exists() {
             files.push(("fuse", scene.start("fuse", 0).context("fuse")?));
+            fuse_device(&scene.own.join("device"))?;
+            files.push(("hang", scene.attack("hang").context("hang")?));
         } else {
             leave_out("fuse", "there is no /dev/fuse")?;
         }

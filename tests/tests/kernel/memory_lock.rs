@@ -3,17 +3,14 @@
 //! finds one, has the pages of another to inspect, and is asked for that one's command line; meanwhile it answers, and
 //! an executor beside them loses nothing.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use smtt_tests::attackers::{Counted, phase, row, server_without_work};
+use smtt_tests::attackers::{Counted, fuse_device, phase, row, server_without_work};
 use smtt_tests::json::sum;
 use smtt_tests::lab::programs;
 use smtt_tests::skip::skip;
@@ -24,8 +21,6 @@ use crate::foreign_files::{Scene, UNPRIVILEGED_UID};
 use crate::lab::{Workload, alone, library};
 use crate::victim::{answers, same};
 
-/// Device number of `/dev/fuse`.
-const FUSE: (u32, u32) = (10, 229);
 /// Length of the victim's phase.
 const PHASE: Duration = Duration::from_secs(6);
 /// How long the daemon may take to find a process, or to get at its pages.
@@ -35,24 +30,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_millis(100);
 /// The daemon's threads that touch other processes' memory.
 const HELPERS: [&str; 3] = ["smtt-inspect", "smtt-pages", "smtt-cmdline"];
-
-/// A device of file systems that any user may open, as distributions have it.
-fn device(path: &Path) -> Result<()> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the name is NUL-terminated.
-    let made = unsafe {
-        libc::mknod(
-            name.as_ptr(),
-            libc::S_IFCHR | 0o666,
-            libc::makedev(FUSE.0, FUSE.1),
-        )
-    };
-    ensure!(made == 0, "mknod: {}", std::io::Error::last_os_error());
-    Ok(fs::set_permissions(
-        path,
-        fs::Permissions::from_mode(0o666),
-    )?)
-}
 
 /// Names of the daemon's threads that wait in the kernel and cannot be disturbed.
 fn waiting(daemon: u32) -> Result<Vec<String>> {
@@ -99,7 +76,7 @@ fn processes_that_hold_their_memory_lock_hold_up_no_other() -> Result<()> {
     }
     let folder = tempfile::tempdir()?;
     let scene = Scene::new()?;
-    device(&scene.own.join("device"))?;
+    fuse_device(&scene.own.join("device"))?;
     let mount = scene.own.join("mount");
     fs::create_dir(&mount)?;
     std::os::unix::fs::chown(&mount, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID))?;

@@ -26,11 +26,12 @@ use crate::lab::{Workload, daemon_alone};
 const PHASE: Duration = Duration::from_secs(15);
 /// Memory that the service may have (`MemoryMax=` of the unit).
 const RESIDENT_MAX: u64 = 256 << 20;
-/// Limit of the median answer of `/-/healthy`.
-const ANSWER_MEDIAN: Duration = Duration::from_millis(100);
-/// Limit of the slowest answer: on two CPUs with some twenty programs that never wait, an answer waits for its turn on a
-/// CPU several times. The slowest answer of the server without work is added.
-const ANSWER_WORST: Duration = Duration::from_secs(1);
+/// Time within which 99 of 100 answers of `/-/healthy` come. Beside the attackers the time of the server without work is
+/// added, [`WAITS`] times: on two CPUs with some twenty programs that never wait, each answer also waits for its turn on a
+/// CPU, the daemon's as that server's.
+const ANSWER: Duration = Duration::from_millis(100);
+/// Turns on a CPU that an answer of the daemon needs for one of the server without work.
+const WAITS: u32 = 2;
 /// Pause between two questions.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 /// More than two ticks of the daemon.
@@ -101,6 +102,8 @@ pub struct Times(Vec<Duration>);
 /// How long answers took.
 pub struct SumOfTimes {
     pub median: Duration,
+    p90: Duration,
+    p95: Duration,
     p99: Duration,
     pub slowest: Duration,
 }
@@ -109,12 +112,14 @@ impl fmt::Display for SumOfTimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             median,
+            p90,
+            p95,
             p99,
             slowest,
         } = self;
         write!(
             f,
-            "median {median:?}, 99 % within {p99:?}, slowest {slowest:?}"
+            "median {median:?}, 90 % within {p90:?}, 95 % {p95:?}, 99 % {p99:?}, slowest {slowest:?}"
         )
     }
 }
@@ -127,7 +132,7 @@ impl Times {
         Ok(())
     }
 
-    /// Median, 99 % quantile and slowest.
+    /// Quantiles and the slowest.
     pub fn sum_up(&mut self) -> Result<SumOfTimes> {
         self.0.sort_unstable();
         let quantile = |percent: usize| {
@@ -136,6 +141,8 @@ impl Times {
         };
         Ok(SumOfTimes {
             median: quantile(50)?,
+            p90: quantile(90)?,
+            p95: quantile(95)?,
             p99: quantile(99)?,
             slowest: quantile(100)?,
         })
@@ -222,9 +229,9 @@ fn a_victim_beside_all_attackers_loses_nothing() -> Result<()> {
             "{} answers: /-/healthy {healthy}, a server without work {null}",
             daemon_times.0.len()
         );
+        let allowed = if beside { null.p99 * WAITS } else { null.p99 };
         ensure!(
-            healthy.median <= ANSWER_MEDIAN + null.median * 10
-                && healthy.slowest <= ANSWER_WORST + null.slowest * 10,
+            healthy.p99 <= ANSWER + allowed,
             "/-/healthy: {healthy}, a server without work {null}"
         );
     }
