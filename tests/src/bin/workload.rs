@@ -117,6 +117,11 @@ fn main() -> Result<()> {
     let marker = Marker::load(&library)?;
     if options.text("uid").is_some() {
         greedy::become_user(options.number("uid", 0)? as u32)?;
+        if options.number("namespaces", 0)? > 0 {
+            // A change of the user takes back that this process ends with the one that waits for it.
+            // SAFETY: takes numbers only.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        }
     }
     if options.text("describe") != Some("no") {
         marker.describe();
