@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 use smtt_daemon::metrics::Names;
@@ -141,10 +142,11 @@ pub(super) fn altered(
     })
 }
 
-/// An address where nothing listens. No test has one of the ports that are for services: one that was free would be
-/// another test's next.
+/// An address where nothing listens, another one at each call: the ports are beyond those that the kernel gives, so they are
+/// no other test's.
 pub(super) fn dead() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 1))
+    static NEXT: AtomicU16 = AtomicU16::new(65_000);
+    SocketAddr::from(([127, 0, 0, 1], NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Three daemons with different jobs of two applications, and their ports.
