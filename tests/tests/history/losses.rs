@@ -22,6 +22,7 @@ use crate::answers::{Api, compare_all, sorted_lists};
 use crate::lists;
 use crate::live::names;
 use crate::neutral::rewrite;
+use crate::older::of_the_test_alone;
 
 /// Answers compared at least.
 const COMPARED: usize = 100;
@@ -164,14 +165,7 @@ fn losses_in_other_versions_are_answered_as_by_their_servers() -> Result<()> {
 
 /// Runs the application; returns its log.
 fn run(lab: &SparkLab) -> Result<PathBuf> {
-    let logs = lab.folder().join("logs");
-    fs::create_dir_all(&logs)?;
-    let own = Paths {
-        target: lab.folder().to_owned(),
-        ..lab.paths.clone()
-    };
-    fs::create_dir_all(own.target.join("fixture"))?;
-    fs::copy(lab.paths.fixture_jar(), own.fixture_jar())?;
+    let (logs, own) = of_the_test_alone(lab)?;
     let mut application = Application::java(&own, "local-cluster[3,1,1024]", "Losses", &[])?;
     for (key, value) in [
         // Others come when tasks wait.

@@ -296,9 +296,9 @@ fn older_versions_are_answered_as_by_their_own_servers() -> Result<()> {
     Ok(())
 }
 
-/// Runs the applications; returns the folder of their logs. The logs have the paths of the test's folder, and no others of
-/// the machine but those of its JDK: the jar is copied there.
-fn run(lab: &SparkLab) -> Result<PathBuf> {
+/// A folder for logs, and paths of applications by which their logs have those of the test's folder, and no others of the
+/// machine but those of its JDK: the jar is copied there.
+pub fn of_the_test_alone(lab: &SparkLab) -> Result<(PathBuf, Paths)> {
     let logs = lab.folder().join("logs");
     fs::create_dir_all(&logs)?;
     let own = Paths {
@@ -307,6 +307,12 @@ fn run(lab: &SparkLab) -> Result<PathBuf> {
     };
     fs::create_dir_all(own.target.join("fixture"))?;
     fs::copy(lab.paths.fixture_jar(), own.fixture_jar())?;
+    Ok((logs, own))
+}
+
+/// Runs the applications; returns the folder of their logs.
+fn run(lab: &SparkLab) -> Result<PathBuf> {
+    let (logs, own) = of_the_test_alone(lab)?;
     let files = lab.folder().join("files").display().to_string();
     let arguments: Vec<&str> = std::iter::once(files.as_str()).chain(FORMS).collect();
     let mut application =
